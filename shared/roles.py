@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ROLES = ("gateway", "tokenizer", "retriever", "prefill", "decode", "speculator", "detokenizer")
-"""In the order in which a stack starts them; each is `services/<role>`."""
+"""The roles in the order in which a stack starts them; each is `services/<role>`."""
 OPTIONAL_ROLES = ("retriever", "speculator")
 """A stack may have none of these."""
 ROUTED_ROLES = ("decode", "prefill", "detokenizer")
 """Every request is placed on one instance of each; a missing role is named in this order."""
 REQUIRED_ROLES = ("tokenizer", *ROUTED_ROLES)
-"""What a gateway must see ready before it serves."""
+"""The roles that a gateway must see ready before it serves."""
 ENGINE_ROLES = ("prefill", "decode", "speculator")
-"""Those that run an engine: they compute all the time and share the cores of a machine."""
+"""The roles that run an engine: they compute all the time and share the cores of a machine."""
 TARGET_ROLES = ("decode", "prefill")
-"""Those whose engine serves the model that clients ask for; a speculator has one of its own."""
+"""The roles whose engine serves the model that clients ask for; a speculator has one of its own."""
 
 FOLLOWED_ROLES: Mapping[str, tuple[str, ...]] = {
     "gateway": ROLES,
@@ -26,8 +26,9 @@ FOLLOWED_ROLES: Mapping[str, tuple[str, ...]] = {
     "speculator": ("gateway", "decode"),
     "detokenizer": ("gateway",),
 }
-"""Whose heartbeats a role hears: a gateway places on all, all keep its leases and deadlines, and workers also
-hear those with whom their work ends. To hear everybody costs each process at rest by the fleet's size."""
+"""The roles whose heartbeats a role hears: a gateway routes to all, all keep its leases and deadlines, and
+workers also hear those with whom their work ends. To hear everybody costs each process at rest by the fleet's
+size."""
 
 _HOPS = {
     "client": "client",

@@ -56,8 +56,8 @@ ROWS = (
     ("tests/integration/test_gateway", "gateways"),
     ("tests/integration/", "services"),
 )
-"""Where tests start processes and wait for them, and in which row, one after another: stacks would be in each
-other's way, and what many share is started once. The first that fits counts."""
+"""The places where tests start processes and wait for them, and the row in which they run one after another:
+stacks would be in each other's way, and what many share is started once. The first that fits counts."""
 
 LONG = (
     "tests/unit/shared/engine/cuda/",

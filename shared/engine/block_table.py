@@ -10,7 +10,7 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.blocks.window import KvWindow
 
 NO_BLOCK = -1
-"""In a table: nothing is there, because it is behind the window or not given yet."""
+"""The entry of a table where nothing is, because it is behind the window or not given yet."""
 
 
 @dataclass(slots=True)

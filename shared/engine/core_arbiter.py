@@ -27,12 +27,12 @@ from shared.process.cores import cpu_quota, usable_cores, usable_cpus
 
 FOLDER = Path("/dev/shm")  # noqa: S108  # the memory that processes of a host share, by that name
 LAYOUT = 2
-"""Of the file, and part of its name: raise it with any change of it."""
+"""The layout of the file, and part of its name: raise it with any change of it."""
 SLOTS = 128
 HEADER_BYTES = 64
 CPU_BITS = 1024
 LOOK_EVERY_S = 1.0
-"""How often at most those who compute are looked at: whether they are there, and have moved since."""
+"""The least time between two looks at those who compute: whether they are there, and have moved since."""
 
 
 class WorkClass(IntEnum):
@@ -75,7 +75,7 @@ class CoreArbiter:
         self._slots = (SlotShape * SLOTS).from_buffer(self._map, HEADER_BYTES)
         kernels.penstock_take_slot(self._board, self.number, ctypes.byref(_described(work_class)))
         self.most = usable_cores()
-        """How many threads it has when nobody else computes."""
+        """The threads that it has when nobody else computes."""
         self.pauses = prompt_weight > 0.0
         """Whether prompts weigh anything: else no step waits, and nobody need ask."""
         self._pacer = StepPacer(prompt_weight, monotonic_s)

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 MEMORY = 0.99
 """Weight of the past at each observation: the last hundred or so steps decide."""
 MIN_OBSERVATIONS = 8
-"""Before this many steps nothing is predicted: the first ones warm caches and say little."""
+"""Nothing is predicted before this many steps: the first ones warm caches and say little."""
 EXTRAPOLATION = 4
 """Predictions are vouched for up to steps of so many times the tokens of the largest one seen."""
 _HOLD = 1e-4 * np.array((1.0, 1.0, 1.0, 10.0))
-"""How firmly each coefficient stays where it was (0 at first) when recent steps say nothing about it. Keys
-are held firmest: that attention is costly must be seen, it would be multiplied by long prompts."""
+"""The firmness with which each coefficient stays where it was (0 at first) when recent steps say nothing
+about it. Keys are held firmest: that attention is costly must be seen, it would be multiplied by long
+prompts."""
 _FIT_EVERY = 16
-"""At least so often coefficients are computed, so that the past is in them before it has faded."""
+"""Coefficients are computed at least so often, so that the past is in them before it has faded."""
 
 Array = NDArray[np.float64]
 

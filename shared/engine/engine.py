@@ -61,7 +61,7 @@ __all__ = [
 NGRAM_TOKENS = 8
 """Drafted of a sequence's own text at most, where nothing else is configured."""
 CHECK_BLOCKS = 4096
-"""What an idle engine checks at a time; what waits for it waits no longer than that."""
+"""The blocks that an idle engine checks at a time; what waits for it waits no longer than that."""
 
 
 class Engine(Intake):

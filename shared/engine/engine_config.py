@@ -33,7 +33,7 @@ _AT_LEAST_ZERO = (
 )
 
 MAX_DRAFT_TOKENS = 64
-"""Of a sequence in a step."""
+"""The most drafts of a sequence in a step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from shared.errors import InvalidRequest, NotFound, Overloaded
 from shared.sampling.parameters import NO_LOGPROBS, SamplingParams, TokenLogprob
 
 MAX_COMPLETIONS = 64
-"""Of one prompt."""
+"""The most completions of one prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LEAST_SHARE = 0.125
-"""Of the time that steps take, however many prompts wait: streams go on, eight times slower at worst."""
+"""The least share of the time that steps take, however many prompts wait: streams go on, eight times slower
+at worst."""
 MAX_INTERVAL_S = 0.25
-"""From step to step; steps that take longer follow each other."""
+"""The longest time from step to step; steps that take longer follow each other."""
 REMEMBERED_STEPS = 4
 """The quickest of them is what a step takes: whatever held the others up is no reason to pause longer."""
 

@@ -32,7 +32,7 @@ MAX_KEYS = 4096
 """It bounds what is kept per key and per tenant, metrics too."""
 KEY_BYTES = 32
 KEY_PREFIX = "psk_"
-"""What scanners for leaked secrets can look for."""
+"""The beginning that scanners for leaked secrets can look for."""
 MAX_REQUESTS_PER_MIN = 1_000_000
 MAX_CONCURRENCY = 65_536
 MAX_TOKENS_PER_MIN = 1_000_000_000

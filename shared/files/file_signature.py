@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 FileSignature = tuple[int, int, int, int] | None
-"""What is another one after a change; None: there is no such file."""
+"""The value that is another one after a change; None: there is no such file."""
 
 
 def file_signature(file: Path) -> FileSignature:

@@ -19,13 +19,14 @@ log = structlog.get_logger()
 
 LOOK_S = 0.25
 REST_LOOKS = 5
-"""Of a process in which nothing was busy at the last look, so many looks find a stall within the limit."""
+"""The looks between two real ones at a process in which nothing was busy: they still find a stall within the
+limit."""
 MOST_PER_LOOK_S = 2 * LOOK_S
-"""What one look counts at most; the rest of its delay is our own lag."""
+"""The most that one look counts; the rest of its delay is our own lag."""
 WATCHDOG_S = 5.0
-"""So long something may be busy without moving before the process counts as stalled."""
+"""Work may be busy without moving for so long before the process counts as stalled."""
 END_FACTOR = 3
-"""After so many times that the process ends: what was only slow has had its time."""
+"""The process ends after so many times that: what was only slow has had its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Watchdog:
         self._stopping = threading.Event()
         self._at_rest = False
         self.worst = NO_STALL
-        """Of all activities, the one that has stalled longest; NO_STALL while everything moves."""
+        """The activity that has stalled longest; NO_STALL while everything moves."""
 
     @property
     def stalled(self) -> bool:

@@ -22,7 +22,7 @@ ACK_BYTES = 1 << 20
 """A credit message goes out when so much has landed since the last one (or half a small window)."""
 
 TICK_S = 0.05
-"""How often timers are looked at."""
+"""The time between two looks at timers."""
 REST_TICK_S = 5.0
 """The same where there is no transfer: then only what is remembered of the last ones has to be forgotten."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_REPORTED_CHARS = 200
-"""Of the sentence in a report; what is longer is cut."""
+"""The longest sentence in a report; what is longer is cut."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_QUERY_CHARS = 16_384
-"""Of a question that is searched for, or that texts are ranked by. A prompt's is cut by the gateway, which
-says so."""
+"""The longest question that is searched for, or that texts are ranked by. A prompt's is cut by the gateway,
+which says so."""
 MAX_EMBED_TEXTS = 8
-"""Of one `Embed`; a gateway splits what a client sends."""
+"""The most texts of one `Embed`; a gateway splits what a client sends."""
 MAX_EMBED_TEXT_BYTES = 16_384
-"""Of one of them: far more than the model's context."""
+"""The largest of them: far more than the model's context."""
 MAX_RERANK_TEXTS = 32
-"""Of one `RerankTexts`, each of at most MAX_EMBED_TEXT_BYTES; a gateway splits what a client sends."""
+"""The most texts of one `RerankTexts`, each of at most MAX_EMBED_TEXT_BYTES; a gateway splits what a client
+sends."""
 MAX_CORPUS_CHARS = 64
-"""Of a corpus' name."""
+"""The longest name of a corpus."""
 MAX_FILTERS = 16
 MAX_FILTER_VALUES = 64
 MAX_FILTER_CHARS = 256
-"""Of a field and of a value, as of the metadata that they are compared with."""
+"""The longest field and the longest value, as of the metadata that they are compared with."""
 Filters = tuple[tuple[str, tuple[str, ...]], ...]
 """Fields of metadata, each with the values of which a passage has to have one."""
 

@@ -11,11 +11,11 @@ from shared.messages.preprocessing import ScoredPassage
 
 CACHE_DIGEST_BYTES = 32
 MAX_KEPT_TOKENS = 4096
-"""Of an answer that is kept."""
+"""The longest answer that is kept."""
 MAX_KEPT_BYTES = 1 << 18
-"""Of an answer that is kept, with the passages that it is from."""
+"""The largest answer that is kept, with the passages that it is from."""
 MAX_COMPARED_BYTES = 4096
-"""Of a question that is compared with others: more is beyond the encoder's context anyway."""
+"""The longest question that is compared with others: more is beyond the encoder's context anyway."""
 
 
 @dataclass(frozen=True, slots=True)

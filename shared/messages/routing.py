@@ -8,7 +8,7 @@ from shared.messages.adapters import NO_ADAPTER, AdapterId
 from shared.sampling.parameters import SamplingParams
 
 WARM_EPOCH = 0
-"""What is warmed for a request comes before all of its routes."""
+"""The epoch of what is warmed for a request: before all of its routes."""
 
 
 @dataclass(frozen=True, slots=True)

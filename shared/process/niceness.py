@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 
 PASSING_NICE = 8
-"""How far the other services step back for gateways. All requests go through one loop there, and gRPC lets
-one in per turn or two of it: where that loop had to wait for a core as the others do, calls waited for up to
-0.7 s to be let in, and ended 150 to 500 ms after their deadlines (p99). With 3 it was 34 to 70 ms, with 5
-8 to 60, with 8 12 to 15, with 10 8.
-"""
+"""The other services step back so far for gateways. All requests go through one loop there, and gRPC lets one
+in per turn or two of it: where that loop had to wait for a core as the others do, calls waited for up to 0.7
+s to be let in, and ended 150 to 500 ms after their deadlines (p99). With 3 it was 34 to 70 ms, with 5 8 to
+60, with 8 12 to 15, with 10 8."""
 COMPUTING_NICE = 12
-"""How far a thread that computes steps back. The others only pass things on, a moment each: one that must
-wait for a step to end makes every stream late, and every deadline. (Where all else stayed at 0, ends came 1.0
-to 1.6 s after their deadlines without it, 84 ms with 5, 17 to 39 ms with 10.)
-"""
+"""A thread that computes steps back so far. The others only pass things on, a moment each: one that must wait
+for a step to end makes every stream late, and every deadline. (Where all else stayed at 0, ends came 1.0 to
+1.6 s after their deadlines without it, 84 ms with 5, 17 to 39 ms with 10.)"""
 
 
 def step_back(role: str) -> None:

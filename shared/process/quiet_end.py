@@ -20,11 +20,11 @@ Result = TypeVar("Result")
 
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
-"""What a shell says of programs that SIGINT and SIGPIPE end."""
+"""The codes that a shell has for programs that SIGINT and SIGPIPE end."""
 
 
 _exit_code: int | None = None
-"""Of a program that has ended; None while it runs."""
+"""The code of a program that has ended; None while it runs."""
 
 
 @atexit.register  # before anything else is imported: what is registered first is called last

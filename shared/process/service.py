@@ -56,11 +56,11 @@ EXIT_FAILED = 1
 EXIT_CONFIG = 2
 STOP_TIMEOUT_S = 5.0
 EXIT_GRACE_S = 15.0
-"""After the drain timeout everything must be closed within this, or the process ends by force."""
+"""Everything must be closed within this after the drain timeout, or the process ends by force."""
 LAST_WORDS_S = 2.0
-"""What a hung process may take to say so; its log may hang too."""
+"""A hung process may take so long to say so; its log may hang too."""
 STACK_FRAMES = 8
-"""Of each thread, in those last words."""
+"""The frames of each thread in those last words."""
 
 Status = Callable[[], Heartbeat]
 Body = Callable[["Service[C]"], Awaitable[None]]
@@ -90,7 +90,7 @@ class Service(Generic[C]):
         self.running = False
         """Whether the body has come to `run`; before that a drain simply ends it."""
         self.loaded_steps = 0
-        """Of a long way to readiness: who waits for it sees that it moves."""
+        """The steps of a long way to readiness: who waits for it sees that it moves."""
 
     # ---- for bodies -------------------------------------------------------------------------------
 

@@ -22,14 +22,14 @@ DEFAULTED = (
     "presence_penalty",
     "frequency_penalty",
 )
-"""What may have a default of the model or of the configuration."""
+"""The parameters that may have a default of the model or of the configuration."""
 DEFAULT_MAX_TOKENS = 512
 """Longer than most answers, and an end to those that have none; `default_max_tokens` of a gateway."""
 OPENAI = "openai"
 """Said in the configuration: the built-in values, whatever the model's makers say."""
 BUILT_IN = "built in"
 TOP_K_OFF = -1
-"""What others write for no top-k."""
+"""The number that others write for no top-k."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ MAX_BAD_WORD_TOKENS = 64
 MAX_TOKEN_ID = 2**32 - 1
 MAX_GRAMMAR_BYTES = 1 << 16
 JSON_WHITESPACE = r"[ \n\t]{0,24}"
-"""Between JSON's tokens a model may write space without end, and some do: enough for an indented line."""
+"""The most spaces between JSON's tokens: a model may write them without end, and some do; enough for an
+indented line."""
 GRAMMAR_KINDS = ("json_schema", "regex", "ebnf", "json_object")
 MAX_FINITE = sys.float_info.max
 NAMED_AS_HERE: Mapping[str, str] = MappingProxyType({})

@@ -230,7 +230,7 @@ COMMON: tuple[MetricFamily, ...] = (
     RECONNECTS,
     STALE_MESSAGES,
 )
-"""What every service shows."""
+"""The metrics that every service shows."""
 _ADAPTERS: tuple[MetricFamily, ...] = (ADAPTERS, ADAPTERS_STALE)
 _TRANSFERS: tuple[MetricFamily, ...] = (KV_CELLS_AGAIN, KV_TRANSFERS)
 _PREFIXES: tuple[MetricFamily, ...] = (

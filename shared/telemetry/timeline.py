@@ -28,7 +28,7 @@ class Timeline:
         self._last_us = 0
         self.ttft_us: int | None = None
         self.clamped = 0
-        """How often measured parts claimed more time than had passed and were cut."""
+        """The times that measured parts claimed more time than had passed and were cut."""
 
     def mark(self, phase: str) -> None:
         """Everything since the last mark was `phase`."""

@@ -30,7 +30,7 @@ _TEMPLATE_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What the Python under a template raises when it meets values that it was not written for."""
+"""The errors that the Python under a template raises when it meets values that it was not written for."""
 
 
 class ChatTemplate:
@@ -52,7 +52,7 @@ class ChatTemplate:
         self._source = source
         self._special_tokens = dict(special_tokens)
         self.tool_format = find_format(source) if "tools" in variables else None
-        """In which it teaches calls, where it is told of tools at all; None: it is not to be."""
+        """The format in which it teaches calls, where it is told of tools at all; None: it is not to be."""
 
     def knows_role(self, role: str) -> bool:
         """Return whether the role is written in it at all."""

@@ -20,14 +20,15 @@ FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_BYTES = 98_362_432
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 VARIABLE = "PENSTOCK_DEFAULT_MODEL"
-"""Where the file is, if not in the package; `none`: it is not to be served."""
+"""The variable that says where the file is, if not in the package; `none`: it is not to be served."""
 CHECKED_VARIABLE = "_PENSTOCK_CHECKED_MODEL"
-"""Which file the process above has checked: of a stack the launcher does, and what it starts relies on it."""
+"""The variable with the file that the process above has checked: of a stack the launcher does, and what it
+starts relies on it."""
 NONE = "none"
 DEFAULT_SAMPLING = (("temperature", 0.2), ("top_p", 0.9))
-"""What the model's card generates with; the file has no word about it."""
+"""The parameters that the model's card generates with; the file has no word about it."""
 ANSWERS_ADAPTER = "answers"
-"""That over it which answers from passages."""
+"""The adapter over it that answers from passages."""
 DEFAULT_ADAPTERS = ((ANSWERS_ADAPTER, Path(__file__).parent.parent / "demo" / "adapters" / "answers"),)
 """(name, folder) of what is shipped over it; the folder above has the card."""
 

@@ -12,9 +12,9 @@ from typing import Any
 from shared.errors import NotFound, Unavailable
 
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
-"""What is fetched of a repository on the hub: no pickles, no second copies in other formats."""
+"""The files that are fetched of a repository on the hub: no pickles, no second copies in other formats."""
 EVERY_S = 5.0
-"""From one report of a fetch to the next."""
+"""The time from one report of a fetch to the next."""
 
 FetchProgress = Callable[[int, int], None]
 """(bytes that are here, bytes of what has begun to come); from threads of the fetch, one at a time."""

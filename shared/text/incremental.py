@@ -15,15 +15,12 @@ from shared.text.decoder_stages import (
 )
 
 PROMPT_TAIL_TOKENS = 64
-"""How many of the last prompt ids an `IncrementalDecoder` should see (`Open.prompt_tail`).
-
-What the text of the next token depends on is: whether it is the first visible one (one token of
-context), and the bytes of a character that the prompt ends in the middle of (at most three tokens of
-a byte-level tokenizer). Special tokens are invisible and come in small groups between turns, hence 64
-and not 4. Only with byte-fallback tokens does more count, the whole unbroken run of them: there
-`settled_tail` makes a cut run begin with a character, after which the cut can be seen only by a
-prompt that is invalid UTF-8 further than 64 tokens back.
-"""
+"""The last prompt ids that an `IncrementalDecoder` should see (`Open.prompt_tail`). The text of the next
+token depends on whether it is the first visible one (one token of context), and on the bytes of a character
+that the prompt ends in the middle of (at most three tokens of a byte-level tokenizer). Special tokens are
+invisible and come in small groups between turns, hence 64 and not 4. Only with byte-fallback tokens does more
+count, the whole unbroken run of them: there `settled_tail` makes a cut run begin with a character, after
+which the cut can be seen only by a prompt that is invalid UTF-8 further than 64 tokens back."""
 
 Piece = Callable[[int], str | None]
 """id → token string; None for special tokens and ids without a token, which have no text."""

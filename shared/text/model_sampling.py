@@ -24,7 +24,7 @@ from shared.text.model_source import ModelSource
 
 SETTING = "default_sampling"
 CONFIG_FIELDS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Of generation_config.json, by the names that they have here."""
+"""The fields of generation_config.json, by the names that they have here."""
 GGUF_KEYS = {
     "temperature": "general.sampling.temp",
     "top_k": "general.sampling.top_k",
@@ -32,7 +32,7 @@ GGUF_KEYS = {
     "min_p": "general.sampling.min_p",
     "repetition_penalty": "general.sampling.penalty_repeat",
 }
-"""Where llama.cpp's converter puts the fields of generation_config.json."""
+"""The keys under which llama.cpp's converter puts the fields of generation_config.json."""
 
 
 def served_sampling(model: ModelSource, words: Sequence[str]) -> tuple[SamplingDefault, ...]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 NOT_IN_DOCUMENTS = "That is not in the documents."
-"""What a model is told to say where the passages do not answer."""
+"""The sentence that a model is told to say where the passages do not answer."""
 
 PASSAGE = "[{number}] {passage}"
 INSTRUCTED_FORM = "instructed"

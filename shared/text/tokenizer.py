@@ -56,7 +56,8 @@ class TextTokenizer:
         self.vocab_size = max(model_vocab_size, max(tokenizer.get_vocab().values(), default=-1) + 1)
         """Ids are below this: those of the tokenizer and those the model pads its vocabulary with."""
         self.retrieval_form = retrieval_form
-        """In which it was taught to answer from passages (`retrieval_form` in tokenizer_config.json)."""
+        """The form in which it was taught to answer from passages (`retrieval_form` in
+        tokenizer_config.json)."""
 
     @classmethod
     def load(cls, path: Path) -> TextTokenizer:

@@ -43,7 +43,7 @@ HERMES = ToolFormat(
     between="\n<tool_call>",
     markers=("<tool_call>", "</tool_call>"),
 )
-"""Of Hermes, Qwen and others; and of every model whose template teaches none that we know."""
+"""The format of Hermes, Qwen and others; and of every model whose template teaches none that we know."""
 LLAMA = ToolFormat(
     name="llama",
     opening="",
@@ -51,7 +51,7 @@ LLAMA = ToolFormat(
     middle='", "parameters": ',
     tail="}",
 )
-"""Of Llama from 3.1 on: one call, which is the whole answer."""
+"""The format of Llama from 3.1 on: one call, which is the whole answer."""
 MISTRAL = ToolFormat(
     name="mistral",
     opening="[TOOL_CALLS]",

@@ -10,7 +10,7 @@ from shared.messages import ChatTurn, Tool, ToolCall
 from shared.text.tool_formats import HERMES, ToolFormat
 
 PLAIN_FORMAT = HERMES
-"""What this prompt teaches."""
+"""The format that this prompt teaches."""
 TOOL_PROMPT = """You can call functions. Each line is one of them:
 {tools}
 To call a function, answer with

@@ -15,7 +15,7 @@ from shared.engine.scheduling.ngram_index import NgramIndex
 
 LONGEST_DRAFT = 8
 STRIDE_TOKENS = 8
-"""Of every so many places of an answer one is drafted from."""
+"""The distance between two places of an answer that are drafted from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,14 +42,14 @@ from shared.training.taught_rows import MAX_ANSWER_TOKENS, TaughtRow, answer_pro
 
 WORK_FOLDER = ".distill"
 ANSWERING_SHARE = 0.4
-"""Of the minutes; the rest is for training."""
+"""The share of the minutes in which the target answers; the rest is for training."""
 PROMPTS_PER_ROUND = 32
 MEASURED_PROMPTS = 32
 MEASURED_TOKENS = 96
 TIMED_PROMPT_TOKENS = 64
 LEAST_PROMPT_TOKENS = 16
 LONGEST_TOKENS = 1024
-"""Of prompt and answer, in the engines that answer and measure."""
+"""The most tokens of prompt and answer, in the engines that answer and measure."""
 HELD_OUT_SEED = 1 << 40
 """Questions of the target's own that it is measured with are drawn with seeds from here on."""
 

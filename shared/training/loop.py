@@ -10,7 +10,7 @@ from typing import TypeVar
 from shared.training.checkpoint import TrainingProgress
 
 Made = TypeVar("Made")
-"""What a step learns from."""
+"""The batch that a step learns from."""
 
 CHECKPOINT_EVERY_S = 180.0
 LOG_EVERY_STEPS = 20

@@ -28,7 +28,7 @@ from shared.telemetry import metrics
 log = structlog.get_logger()
 
 POLL_S = 1.0
-"""How often the file is looked at."""
+"""The time between two looks at the file."""
 ELSEWHERE_MS = 250
 """A heartbeat later the gateway knows what is loaded here."""
 
@@ -73,7 +73,7 @@ class WorkerAdapters:
         self._signature: FileSignature = None
         self._shipped = tuple(AdapterEntry(base, name, str(folder), 0) for name, folder in shipped)
         self._listed: tuple[AdapterEntry, ...] = ()
-        """What the file has over this model."""
+        """The adapters that the file has over this model."""
         self._served: dict[str, _Served] = {}
         self._refused: dict[str, tuple[int, str]] = {}
         """The version, and why."""

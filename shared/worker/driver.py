@@ -22,7 +22,7 @@ from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.warm_part import WarmPart, WarmPrefix, compute_part
 
 CHECK_EVERY_S = 1.0
-"""How often at most an engine with nothing to do begins to check that all its counts are explained."""
+"""The least time between two checks of an engine with nothing to do that all its counts are explained."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,7 +72,8 @@ class EngineDriver(Generic[R]):
         """A step has failed."""
         self.loaded = False
         self.engine: Engine
-        """Only its constants (config, layout, limits) and `threads_now` may be read outside of its thread."""
+        """The engine; only its constants (config, layout, limits) and `threads_now` may be read outside of
+        its thread."""
 
     async def load_engine(self) -> None:
         """Load the model."""

@@ -54,7 +54,7 @@ class EngineActor(BusActor):
         self._rate = TokenRate()
         self._outbox = Outbox(service.bus, service.role)
         self._ages = asyncio.Event()
-        """What a message has left here ages: it may expire, or is to be sent later."""
+        """The messages that left something here which ages: it may expire, or is to be sent later."""
 
     # ---- for subclasses ---------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TICK_S = 0.25
-"""How often leases, and deadlines of what rests, are looked at while anything is held."""
+"""The time between two looks at leases, and at deadlines of what rests, while anything is held."""
 
 CONTROL_LIMIT = 4096
 """Control messages that may wait for a worker: a cancel for each of its requests, many times over."""

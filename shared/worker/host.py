@@ -28,7 +28,7 @@ from shared.worker.events import TICK_S, InstanceLost, Started, Tick
 log = structlog.get_logger()
 
 START_TIMEOUT_S = 600.0
-"""For the actor to have its engine, which is loaded by then."""
+"""The longest wait until the actor has its engine, which is loaded by then."""
 
 
 def announce_checkpoint(service: Service[Any], model: ModelSource) -> None:

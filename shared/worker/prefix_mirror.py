@@ -16,7 +16,8 @@ MAX_EVENTS_PER_BEAT = 4096
 MAX_PAGE_HASHES = 1 << 14
 """256 KB of hashes in one page of a snapshot, as long as a bucket has no more."""
 BUCKETS = 256
-"""By the first byte of a hash, which is as good as random: a bucket is this part of the prefix cache."""
+"""The buckets by the first byte of a hash, which is as good as random: a bucket is this part of the prefix
+cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class PrefixMirror:
 
     def __init__(self) -> None:
         self._told: list[set[bytes]] = [set() for _ in range(BUCKETS)]
-        """What listeners know that have heard all events."""
+        """The hashes that listeners know who have heard all events."""
         self._untold: OrderedDict[bytes, bool] = OrderedDict()  # hash -> whether it came (or went), in order
         self._event_id = 0
         self.groups = ONE_GROUP

@@ -11,7 +11,7 @@ from shared.telemetry import metrics
 
 class PromptJob(Protocol):
     computed_tokens: int
-    """Of its prompt, cached ones included."""
+    """The computed tokens of its prompt, cached ones included."""
 
 
 def record_progress(jobs: Mapping[str, PromptJob], result: StepResult) -> None:

@@ -19,7 +19,7 @@ from shared.sampling.parameters import SamplingParams
 PART_US = 20_000
 """The longest that a prompt waits for the part that runs when it comes, as far as that can be predicted."""
 COLD_PART_TOKENS = 32
-"""Of a part while nobody knows how long one takes."""
+"""The tokens of a part while nobody knows how long one takes."""
 KEY = "warm/0"
 """The engine's name for a part; no request's key looks like it."""
 ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)

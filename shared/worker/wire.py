@@ -14,7 +14,8 @@ from shared.messages import Mark, Tokens, unpack_hashes, unpack_ids
 from shared.sampling.parameters import SamplingParams
 
 _PRIORITIES = {0: NORMAL_PRIORITY, 1: LOWEST_PRIORITY, 2: NORMAL_PRIORITY - 1}
-"""By the wire's PRIORITY_NORMAL, PRIORITY_LOW and PRIORITY_HIGH; the least goes first."""
+"""The engine's priorities by the wire's PRIORITY_NORMAL, PRIORITY_LOW and PRIORITY_HIGH; the least goes
+first."""
 
 
 def sequence_key(request_id: str, epoch: int) -> str:

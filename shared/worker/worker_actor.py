@@ -57,7 +57,7 @@ class WorkerActor(EngineActor, Generic[J]):
     """
 
     kv_messages: ClassVar[tuple[type[Message], ...]]
-    """What the other side says about transfers."""
+    """The messages of the other side about transfers."""
     peer_role: ClassVar[str]
     """The role at the other end of them."""
 

@@ -38,7 +38,7 @@ QUERIES = 1000
 SEEDS = 6000
 NEIGHBOURS = 10
 NOISE = 0.5
-"""Of the standard deviation along each principal direction."""
+"""The noise as a part of the standard deviation along each principal direction."""
 PART = 50_000
 SEED = 3
 

@@ -171,7 +171,7 @@ class Contender:
     pids: tuple[int, ...]
     mb_s: list[float] = field(default_factory=list)
     cpu_s: list[tuple[float, ...]] = field(default_factory=list)
-    """Of this process, the receiver and the server."""
+    """The CPU time of this process, the receiver and the server."""
 
     def spent_s(self) -> tuple[float, ...]:
         return (time.process_time(), *map(threads_cpu_s, self.pids))

@@ -41,7 +41,7 @@ NONE, KEPT, CHANGED = "none", "kept", "changed"
 RERANKERS = (NONE, "late-interaction", KEPT, CHANGED)
 WARM_UP_ROUNDS = 2
 PAUSE_S = 0.05
-"""Between two requests: what the last one has changed is known to all by then."""
+"""The pause between two requests: what the last one has changed is known to all by then."""
 CALL_TIMEOUT_S = 300.0
 
 

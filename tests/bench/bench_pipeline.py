@@ -30,7 +30,7 @@ from tests.support.wait import until
 
 CANCELS = 10
 REST_S, IDLE_S = 8.0, 20.0
-"""So long until a stack rests, and so long it is then looked at."""
+"""The time until a stack rests, and the time for which it is then looked at."""
 RESTARTED_ROLES = ("decode", "prefill", "tokenizer")
 RESTART_TIMEOUT_S = 60.0
 

@@ -42,7 +42,7 @@ from tests.support.played_receiver import PlayedReceiver
 PROMPT_TOKENS = 32
 WARM_STEPS = 50
 SHORT_TOKENS = 20
-"""What a stream that joins draws before it finishes."""
+"""The tokens that a stream that joins draws before it finishes."""
 LIMIT_S = 300.0
 
 

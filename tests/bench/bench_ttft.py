@@ -48,10 +48,10 @@ does not have is left out, and its time counts in the next phase. The last phase
 LAST_PHASE = "gateway → client"
 WARM_UP = 20
 PAUSE_S = 0.03
-"""Between two requests: what the last one has changed is known to all by then."""
+"""The pause between two requests: what the last one has changed is known to all by then."""
 
 Window = tuple[int, int]
-"""When a request was sent and when its first token came, ns."""
+"""The times when a request was sent and when its first token came, ns."""
 
 
 class Stamps:

@@ -45,11 +45,11 @@ PROMISED = "promised"
 @dataclass(frozen=True, slots=True)
 class Figures:
     most_blocks: float
-    """Of one sequence, from its prompt's begin to its answer's end."""
+    """The most blocks of one sequence, from its prompt's begin to its answer's end."""
     promised_blocks: float
-    """Of a prompt whose KV is sent away, while it is computed."""
+    """The blocks of a prompt whose KV is sent away, while it is computed."""
     sent_blocks: float
-    """Of that, what is sent."""
+    """The blocks of them that are sent."""
     streams: int
     preemptions: int
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 QUESTIONS = Path(__file__).parent / "questions" / "documentation.jsonl"
 JUDGED_WORDS = 50
-"""Of an answer; what is said after them is no answer."""
+"""The words of an answer that are judged; what is said after them is no answer."""
 
 _REFUSAL = re.compile(
     r"\bnot (?:\w+ )?(?:in|part of|from) (?:the|these|any|this) (?:\w+ )?(?:document|passage|text|context)"

@@ -12,10 +12,10 @@ import numpy as np
 DEPTH = 10
 RECALL_DEPTH = 5
 RESAMPLED = 10_000
-"""Of a bootstrap."""
+"""The draws of a bootstrap."""
 
 Gains = Mapping[str, float]
-"""What each document that answers a question is worth."""
+"""The worth of each document that answers a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class RankingScores:
     rank of the first that answers, and the share of those that answer among the first five."""
 
     ndcgs: tuple[float, ...]
-    """Of each question."""
+    """The score of each question."""
     reciprocal_rank: float
     recall_5: float
 

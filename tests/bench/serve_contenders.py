@@ -35,7 +35,7 @@ class Contender:
 
     name: str
     pid: int
-    """Of the process that started all others of the server."""
+    """The process that started all others of the server."""
     address: str
     model: str = ""
     """The name that requests over HTTP give; empty for gRPC."""

@@ -29,7 +29,7 @@ from tests.support.stack import Stack
 from tests.support.wait import until
 
 HELD_S = 0.06
-"""How long a request is left in the phase that is held open."""
+"""A request is left in the phase that is held open for so long."""
 NEIGHBOURS = 2
 EXPIRE_MS = 250
 EXPIRE_REPLACED_MS = 1200

@@ -35,7 +35,8 @@ from tests.support.stack import Instance, Stack
 
 ROLES = ("decode", "prefill", "detokenizer", "tokenizer", "speculator")
 SOON_S = 0.03
-"""After the calls: some are at the tokenizer, some in prefill's queue, some on their way to decode."""
+"""The time after the calls: some are at the tokenizer, some in prefill's queue, some on their way to
+decode."""
 IDLE_LIMIT_S = 30.0
 PAUSE_LIMIT_S = 1.5
 ROOM = {"PENSTOCK_DECODE_MAX_SEQUENCES": "64"}

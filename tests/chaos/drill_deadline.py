@@ -41,19 +41,19 @@ HOPS = {
     "prefill": {"prefill"},
     "decode": {"decode"},
 }
-"""Whom an expiry in a phase may name."""
+"""The hops that an expiry in a phase may name."""
 ON_THE_WAY = {
     "slot": {"tokenizer"},
     "route": {"tokenizer"},
     "prefill": {"tokenizer", "route", "detokenizer"},
     "decode": {"tokenizer", "route", "detokenizer", "prefill"},
 }
-"""Whom a request names that expired before it came into the phase, as happens on a busy machine: it says
-nothing of the phase, and is sent once more with twice the time."""
+"""The hops that a request names which expired before it came into the phase, as happens on a busy machine: it
+says nothing of the phase, and is sent once more with twice the time."""
 TRIES = 4
 IN_VAIN = {"slot": {"expired", "shed"}}
-"""How a request may end in a phase, where it is not `expired` alone: who cannot have a slot in time may be
-told so at once."""
+"""The ends of a request in a phase, where it is not `expired` alone: one that cannot have a slot in time may
+be told so at once."""
 
 
 @dataclass(frozen=True, slots=True)

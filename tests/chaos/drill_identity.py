@@ -27,7 +27,7 @@ from tests.support.stack import Instance, Stack
 
 MESSAGES = tuple(message.__name__ for message in get_args(messages.Message))
 PAYLOAD = b"\x93not a message"
-"""What is let through by mistake does no more harm than to be counted."""
+"""A payload that does no more harm than to be counted where it is let through by mistake."""
 
 
 @dataclass(frozen=True, slots=True)

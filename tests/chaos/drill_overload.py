@@ -22,7 +22,7 @@ from tests.support.stack import Stack, resident_mb
 
 DEADLINE_MS = 8_000
 PATIENT_DEADLINE_MS = 60_000
-"""Of the clients that show what the stack can do: each waits until it has its answer."""
+"""The deadline of the clients that show what the stack can do: each waits until it has its answer."""
 PATIENCE = 2.0
 """Times the slowest answer of patient clients, at least."""
 GOODPUT_LIMIT = 0.9

@@ -17,11 +17,11 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from tests.support.client import Answer, request
 
 NARROW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 13))
-"""Of a client that lets little be sent ahead. One that reads more slowly than tokens come would else be a
-second behind the gateway, and the gateway could not know."""
+"""The options of a client that lets little be sent ahead. One that reads more slowly than tokens come would
+else be a second behind the gateway, and the gateway could not know."""
 CLASSES = (pb.PRIORITY_HIGH, pb.PRIORITY_NORMAL, pb.PRIORITY_LOW)
 CALL_SLACK_S = 10.0
-"""How long beyond its deadline a client waits for the terminal event before it calls that a hang."""
+"""A client waits so long beyond its deadline for the terminal event before it calls that a hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Call:
     priority: pb.Priority
     answer: Answer
     total_s: float
-    """Until the call was over, on the client's clock."""
+    """The time until the call was over, on the client's clock."""
 
     @property
     def outcome(self) -> str:

@@ -17,11 +17,11 @@ HELD_OPEN = {
     "route": "detokenizer",
     "replace": "decode",
 }
-"""Whose standing still keeps a request in a phase; in the others it is its own length that does."""
+"""The role whose standing still keeps a request in a phase; in the others it is its own length that does."""
 LONG_PROMPT = 9_000
 LONG_OUTPUT = 2_500
 PROMPT_IDS = range(20, 380)
-"""In the vocabulary of the models with trained weights and of those without."""
+"""These ids are in the vocabulary of the models with trained weights and of those without."""
 
 
 @contextlib.asynccontextmanager

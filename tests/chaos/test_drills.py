@@ -11,7 +11,7 @@ from tests.chaos.world import Models, drill_stack
 from tests.support.stack import Stack
 
 pytestmark = pytest.mark.timeout(600)
-"""On a CPU that cannot run the kernels a drill beside other tests takes minutes."""
+"""A drill beside other tests takes minutes on a CPU that cannot run the kernels."""
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ PROMPT = "Once upon a time there was a"
 STREAM_TIMEOUT_S = 120.0
 STARTED_TOKENS = 5
 ROUNDING = 1e-3
-"""Of a log-probability, where the kernels do not run."""
+"""The error of a log-probability, where the kernels do not run."""
 """A stream with so many tokens is live: prefill has nothing to do with it any more."""
 
 SCHEMA = json.dumps(

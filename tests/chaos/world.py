@@ -22,7 +22,7 @@ from tests.support.wait import until
 CONTEXT_TOKENS = 12_288
 RESTART_TIMEOUT_S = 60.0
 SLOTS = 16
-"""Of both decode workers of a stack for drills."""
+"""The slots of both decode workers of a stack for drills."""
 UNREAD_TOKENS = 512
 
 

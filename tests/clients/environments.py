@@ -25,7 +25,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 INSTALL_TIMEOUT_S = 1200
 RUN_TIMEOUT_S = 100
 UNREACHED = "(from versions: none)"
-"""What pip says of a package that no index knows, be it for want of an index."""
+"""The words that pip has for a package that no index knows, be it for want of an index."""
 
 
 class ClientEnvironment:

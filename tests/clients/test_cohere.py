@@ -13,7 +13,7 @@ from tests.clients.served import Served
 
 pytestmark = pytest.mark.timeout(INSTALL_TIMEOUT_S)
 ORDER = [2, 1, 0]
-"""Of the program's texts: the question itself, its answer, and what is about something else."""
+"""The order of the program's texts: the question itself, its answer, and what is about something else."""
 
 Call = Callable[[str], Awaitable[Any]]
 

@@ -24,7 +24,7 @@ PROMETHEUS = shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="there is no prometheus command")
 
 WAIT_S = 60.0
-"""For several scrapes and evaluations."""
+"""The time for several scrapes and evaluations."""
 VARIABLES = {
     "$__rate_interval": "30s",
     "$slo": "1.0",

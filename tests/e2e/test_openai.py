@@ -401,7 +401,7 @@ OWN_CLIENT_PROGRAMS = {
     "client.generate(turns": r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w',
     "client.rerank(": r"(\S*README\.md [\s\S]+\n){3}[\d.]+ A block holds 16 tokens\.\n",
 }
-"""Of its page, by what they have, with what they print."""
+"""The programs of its page, by what they have, with what they print."""
 
 
 @pytest.mark.parametrize("mark", OWN_CLIENT_PROGRAMS)

@@ -53,7 +53,7 @@ from tests.support.wait import until
 MODEL = "test-model"
 GATEWAY = "gateway-t"
 Answer = Message | PenstockError | None
-"""What a peer answers with; None: it stays silent."""
+"""The answer of a peer; None: it stays silent."""
 
 
 def heartbeat(role: str, instance: str, **fields: object) -> Heartbeat:
@@ -96,7 +96,7 @@ class Peer:
     bus: Bus
     beats: HeartbeatPublisher
     fields: dict[str, object] = field(default_factory=dict)
-    """Of its heartbeats; `say` changes them."""
+    """The fields of its heartbeats; `say` changes them."""
     answers: Callable[[Message], Answer] = default_answer
     got: list[tuple[Envelope, Message]] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)

@@ -44,7 +44,7 @@ ANSWERS = {
     "AuditReport", "Detokenized", "Embedded", "TokenBytes", "ResponseFound", "ResponseMissing",
     "TextScores",
 }  # fmt: skip
-"""What nobody may send but to who has asked."""
+"""The messages that nobody may send but to who has asked."""
 
 
 @pytest.fixture

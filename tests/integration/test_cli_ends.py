@@ -29,7 +29,7 @@ from tests.support.wait import until
 
 TIMEOUT_S = 100
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-"""As users have it: argparse overlooks what fails in its own writing."""
+"""The buffering that users have: argparse overlooks what fails in its own writing."""
 IMPORT_LINE = b"import time:"
 
 
@@ -87,7 +87,7 @@ LOADING = [
     (("index", "."), "torch._C"),
     (("keys", "new", "--tenant", "a", "--file", "keys.toml"), "shared.files.api_key_file"),
 ]
-"""What is typed, and the import during which Ctrl-C is pressed."""
+"""The line that is typed, and the import during which Ctrl-C is pressed."""
 
 
 @pytest.mark.parametrize(("argv", "module"), LOADING)

@@ -17,7 +17,7 @@ from tests.support.client import generate
 from tests.support.wait import until
 
 OPENS_WITHIN_S = 30.0
-"""For a breaker to open while requests fail."""
+"""The time in which a breaker opens while requests fail."""
 
 
 @pytest.fixture(autouse=True)

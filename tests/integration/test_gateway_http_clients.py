@@ -21,7 +21,7 @@ ALL_THREE = {"decode-0", "prefill-0", "detokenizer-0"}
 
 
 MUCH_TEXT = 900_000
-"""Of one row, below what a message on the bus may have; nine of them are more than sockets take."""
+"""The text of one row, below what a message on the bus may have; nine of them are more than sockets take."""
 
 
 @pytest.mark.parametrize("stream", [False, True])

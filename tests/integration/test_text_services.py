@@ -64,7 +64,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 DETOKENIZER = inbox("detokenizer", "detokenizer-0")
 TOKENIZER = inbox("tokenizer", "tokenizer-0")
 PATIENCE_S = 30.0
-"""For answers that must come; a loaded machine may take long."""
+"""The longest wait for answers that must come; a loaded machine may take long."""
 MAX_TEXT_BYTES = 600_000
 NUMBERS = itertools.count()
 EMPTY = Envelope()

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes,
 PREFILL, SPECULATOR, PLAYED = "prefill-0", "speculator-0", "played-by-the-test"
 DECODES = ("decode-nats", "decode-shm")
 SUSPECT = "fleet_suspect"
-"""In the log of who has not heard of another for too long."""
+"""The log event of an instance that has not heard of another for too long."""
 PROMPTS = (
     "O",
     "Once upon a time",

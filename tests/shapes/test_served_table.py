@@ -25,7 +25,7 @@ from tests.support.served_shapes import SERVED
 
 VOCAB = 4096
 MOST_PARAMETERS = 900_000_000
-"""Of the layers together: transformers holds them in float32, 3.6 GB."""
+"""The most parameters of the layers together: transformers holds them in float32, 3.6 GB."""
 MOST_EXPERTS = 4
 
 Served = tuple[str, Path, Tensor]

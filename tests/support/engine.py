@@ -19,7 +19,7 @@ from tests.support.data import data_dir
 from tests.support.engine_families import BASE_FIELDS, SHAPES, Shape
 
 BACKENDS = ("torch", "native") if library() is not None else ("torch",)
-"""That compute on this CPU."""
+"""The backends that compute on this CPU."""
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 # Everything the sampler can do at once.
 FANCY = SamplingParams(

@@ -26,7 +26,7 @@ from tests.support.data import REPOSITORY
 LOAD_TIMEOUT_S = 120.0
 FORK_TIMEOUT_S = 30.0
 ROLES = ("prefill", "decode", "speculator", "tokenizer", "detokenizer", "retriever")
-"""Whose imports are done before. Those of gateways are light, and tests of theirs run elsewhere."""
+"""The roles whose imports are done before. Those of gateways are light, and tests of theirs run elsewhere."""
 
 
 class ForkedProcess:

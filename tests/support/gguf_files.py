@@ -35,7 +35,7 @@ ARCHITECTURES = {
     "Olmo3ForCausalLM": "olmo2",
     "Exaone4ForCausalLM": "exaone4",
 }
-"""Of config.json → general.architecture."""
+"""The architecture in config.json → general.architecture."""
 LAYER_NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -64,7 +64,7 @@ POST_NORM_NAMES = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-"""Of architectures that have no other norms."""
+"""The names of norms in architectures that have no other norms."""
 GPT_OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 EXPERT_NAMES = {
     "gate_proj": "ffn_gate_exps",

@@ -6,7 +6,8 @@ import math
 from collections.abc import Collection
 
 DIGITS = 9
-"""Of a rank: 0.07 of 100 is the seventh value, and not the one that 7.000000000000001 would name."""
+"""The digits of a rank: 0.07 of 100 is the seventh value, and not the one that 7.000000000000001 would
+name."""
 
 
 def percentile(values: Collection[float], share: float) -> float:

@@ -9,7 +9,7 @@ from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, quant
 QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima"]
 FORMATS = ["float32", "bfloat16", *QUANTIZED]
 ROWS_AT_ONCE = 64
-"""Whose numbers in double stay in a cache."""
+"""The rows whose numbers in double stay in a cache."""
 
 
 def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: int = 32) -> Linear:

@@ -28,7 +28,8 @@ WRITE_GOLDEN = "PENSTOCK_WRITE_GOLDEN"
 """Set to anything, it has tests write what the kernels compute instead of comparing with it."""
 
 ERRORS = {"float32": 1e-5, "bfloat16": 0.02, "int8": 0.04, "int4": 0.4, "int8 KV": 0.04}
-"""What a row may be off, as a part of what its logits vary by: by rounding, never as by another row."""
+"""The error that a row may have, as a part of what its logits vary by: by rounding, never as by another
+row."""
 STORED_AS: dict[str, dict[str, str]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},

@@ -33,7 +33,7 @@ ASK_TIMEOUT_S = 1.0
 METRICS_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 60
 RERANKING = {"PENSTOCK_RETRIEVER_RERANKER": "late-interaction"}
-"""Also where the encoder's kernels do not run."""
+"""The settings that rerank also where the encoder's kernels do not run."""
 
 
 @dataclass(frozen=True, slots=True)

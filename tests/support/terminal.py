@@ -26,7 +26,8 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-"""So that Ctrl-C reaches a program; not between fork and exec, where threads of gRPC may hang."""
+"""A program takes the terminal so that Ctrl-C reaches it; not between fork and exec, where threads of gRPC
+may hang."""
 POLL_S = 0.005
 WAITING = "S"
 CTRL_C = "\x03"

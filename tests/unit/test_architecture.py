@@ -17,7 +17,7 @@ MAX_WORDS = 30
 PATHS = sorted(set(re.findall(r"`((?:services|shared|protos|tests)/[\w./]*)`", TEXT)))
 """Every file and folder that is named by its path; `<role>` and the like stand for several."""
 PLACES = re.findall(r"`([\w/]+\.py)` `(\w+(?:\.\w+)?)`", TEXT)
-"""What stands right behind a file is defined in it."""
+"""The name right behind a file is defined in it."""
 
 
 def section(title: str) -> str:

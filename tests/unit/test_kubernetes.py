@@ -25,7 +25,7 @@ from shared.telemetry.metrics import RoleMetrics
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "compose" / "k8s"
 VERSION = "1.34"
-"""Of Kubernetes: `sleep` before a stop and all else that is used are in it."""
+"""The version of Kubernetes: `sleep` before a stop and all else that is used are in it."""
 PAGE = (FOLDER / "README.md").read_text()
 COMMAND_TIMEOUT_S = 60
 OPTIONAL = {"speculator": "speculator/deployment.yaml"}

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,12 +36,16 @@ def modules(*tops: str) -> Iterator[tuple[str, ast.Module]]:
 
 
 def docstrings(module: ast.Module) -> Iterator[tuple[str, str]]:
-    """The first line of each docstring, with the name of what it describes."""
+    """Yield the first line of each docstring, of constants and attributes too, with the name it describes."""
     for node in ast.walk(module):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
                 yield getattr(node, "name", "the module"), text.splitlines()[0]
+            for defined, behind in pairwise(node.body):
+                match defined, behind:
+                    case ast.Assign() | ast.AnnAssign(), ast.Expr(ast.Constant(str() as text)):
+                        yield ast.unparse(defined).partition("=")[0], text.splitlines()[0]
 
 
 def classes(module: ast.Module) -> Iterator[str]:

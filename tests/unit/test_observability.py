@@ -27,7 +27,8 @@ NEEDS_PROMTOOL = pytest.mark.skipif(
 )
 
 TARGET_LABELS = {"job", "instance", "role", "host"}
-"""Of every series: job and what service discovery says. A metric's own `instance` is `exported_instance`."""
+"""The labels of every series: job and what service discovery says. A metric's own `instance` is
+`exported_instance`."""
 OTHERS = {
     "up": set[str](),
     "ALERTS": {"alertname", "alertstate"},

@@ -24,7 +24,7 @@ GENERAL = re.compile(r"\bdo\?$|\bfor\?$|\btask of\b|\bpurpose of\b")
 DOCUMENTED = re.compile(
     r"\b(?:gateway|(?:de)?tokenizer|retriever|prefill|decode|speculator)\b", re.IGNORECASE
 )
-"""What the questions that the adapter is judged by are about."""
+"""The topics of the questions that the adapter is judged by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shared.demo.invent import Inventor
 
 Slot = str | tuple[str, ...]
-"""What fills a place of a template: a drawer's name, or choices; forms of one choice stand apart by /."""
+"""The filling of a place of a template: a drawer's name, or choices; forms of one choice stand apart by /."""
 
 
 @dataclass(frozen=True, slots=True)

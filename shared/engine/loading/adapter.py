@@ -33,7 +33,8 @@ AdaptedMatrix = Literal["qkv", "output", "gate_up", "down"]
 
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
 _PREFIXES = ("model.language_model.", "language_model.model.", "model.")
-"""Of decoders: the first two are of models with a vision tower, by the version of transformers."""
+"""The prefixes of decoders: the first two are of models with a vision tower, by the version of
+transformers."""
 
 
 @dataclass(frozen=True, slots=True)

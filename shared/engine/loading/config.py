@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _AUTO_DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "bfloat16"}
-"""What `auto` computes in. No backend computes in float16, in which activations overflow."""
+"""The dtype that `auto` computes in. No backend computes in float16, in which activations overflow."""
 READABLE_METHODS: dict[str, tuple[int, ...]] = {
     "gptq": (4, 8),
     "awq": (4,),

@@ -14,7 +14,7 @@ GROUP_MULTIPLE = 32  # one vector register of bytes in the native backend
 MAX_GROUP = 512  # 512 * 128 * 255 < 2 ** 24: a group's sum of half numbers is exact in float32
 HALF_STEPS = 256  # what the high half of a row's number counts
 ROW_STEPS = {8: 127 * 128, 4: 119 * 256}
-"""How many units the largest |x| of a group of columns is, by the bits of the codes that the row meets."""
+"""The units that the largest |x| of a group of columns has, by the bits of the codes that the row meets."""
 
 
 @dataclass(frozen=True, slots=True)

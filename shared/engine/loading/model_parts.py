@@ -19,7 +19,7 @@ _PARTS: dict[str, Callable[[ModelConfig], bool]] = {
     "multi-head latent attention": lambda model: model.latent is not None,
     "queries that grow with the context": lambda model: model.query_growth > 0,
 }
-"""By the name that an error says: whether a model has it."""
+"""The test whether a model has a part, by the name that an error says."""
 
 
 def first_part(model: ModelConfig, names: Collection[str]) -> str | None:

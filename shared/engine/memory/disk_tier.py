@@ -21,9 +21,9 @@ from shared.errors import InvalidRequest
 log = structlog.get_logger()
 
 MAX_WRITING_BYTES = 64 << 20
-"""What may wait in memory to be written, unless it is one sequence alone. More is not taken."""
+"""The most that waits in memory to be written, unless it is one sequence alone. More is not taken."""
 DISK_BYTES_PER_US = 300.0
-"""What a disk is believed to copy in one direction until a copy was measured."""
+"""The rate at which a disk is believed to copy in one direction until a copy was measured."""
 LEAST_TIMED_BYTES = 1 << 16  # shorter copies measure the clock
 _SLICE_BYTES = 1 << 20
 _RATE_MEMORY = 0.7

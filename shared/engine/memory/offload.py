@@ -11,7 +11,7 @@ from shared.engine.memory.disk_tier import LEAST_TIMED_BYTES, DiskTier, smooth_r
 from shared.errors import InternalError
 
 MEMORY_BYTES_PER_US = 2000.0
-"""What memory is believed to copy in one direction until a copy was measured."""
+"""The rate at which memory is believed to copy in one direction until a copy was measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ VARIABLE = "PENSTOCK_CPU_FEATURES"
 others does. For tests, and to tell an instruction set's fault from ours."""
 NONE = "none"
 KERNEL_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
-"""What the compiled kernels cannot do without."""
+"""The features that the compiled kernels need."""
 _KNOWN = {*KERNEL_FEATURES, "amx_bf16"}
 
 

@@ -27,7 +27,7 @@ ALIGNMENT = 64
 """One vector, and one line of the caches."""
 MAX_HEADER_BYTES = 100 << 20  # the format's own limit
 WHOLE_CHECK_BYTES = 1 << 30
-"""Up to here all of the content is checked when a file is opened, in a tenth of a second at most; of a longer
+"""A file up to this length is checked whole when it is opened, in a tenth of a second at most; of a longer
 file SAMPLES evenly spaced pieces of SAMPLE_BYTES, which find what a crash leaves: stretches never written."""
 SAMPLES = 4096
 SAMPLE_BYTES = 4096

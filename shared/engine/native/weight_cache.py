@@ -29,7 +29,7 @@ from shared.engine.native.packing import NORMS, PackedPart
 log = structlog.get_logger()
 
 WAIT_S = 300.0
-"""How long to wait for another process that packs the same weights; then they are packed here, in memory."""
+"""The longest wait for another process that packs the same weights; then they are packed here, in memory."""
 _POLL_S = 0.02
 _SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
 _PARTS_BESIDE_NORMS = 7  # of a layer, besides its experts: packing.py yields no more

@@ -142,7 +142,7 @@ def _min_p_floor(scores: Tensor, params: SamplingParams) -> Tensor | None:
 
 
 FLOORS = {"top_k": _top_k_floor, "top_p": _top_p_floor, "min_p": _min_p_floor}
-"""By the name of a filter: the least score that it keeps, None where it is off."""
+"""The least score that a filter keeps, by the filter's name; None where it is off."""
 
 
 def _nucleus_floor(scores: Tensor, top_p: float) -> Tensor:

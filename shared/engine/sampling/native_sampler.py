@@ -25,7 +25,7 @@ _DRAW = struct.Struct("@dddQqqP")
 """One row's options as the C++ has them: temperature, top-p, min-p, seed, position, top-k, and where the bits
 of the allowed ids are. Packed in one call, which costs a third of filling a ctypes structure."""
 PACKED_FILTERS = ("top_p", "min_p", "top_k")
-"""What of `shared.sampling.parameters.FILTERS` is in it, and so in native/sampler.cpp."""
+"""The filters of `shared.sampling.parameters.FILTERS` that are in it, and so in native/sampler.cpp."""
 
 
 class NativeSampler:

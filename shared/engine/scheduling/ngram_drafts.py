@@ -13,14 +13,16 @@ from shared.engine.scheduling.ngram_index import (
 from shared.engine.sequence import LiveSequence
 
 STARTING_CHANCES = (0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
-"""That a token is right which followed a match of 2, 3, … tokens, while its sequence has not shown more."""
+"""The chance that a token is right which followed a match of 2, 3, … tokens, while its sequence has not shown
+more."""
 _LEARNING = 0.12  # weight of a token that was right or wrong
 HIGHEST_PRICE = 0.8
-"""Where a verified token costs more of what a right one saves, there is little to win and nobody looks."""
+"""Nobody looks where a verified token costs more of what a right one saves: there is little to win."""
 LOWEST_PRICE = 0.03
-"""What a verified token is taken to cost at least: rows of steps without drafts say little about it."""
+"""The least that a verified token is taken to cost: rows of steps without drafts say little about it."""
 LEAST_SHARE_US = 150
-"""Of a sequence in a step. To look takes 2 µs or so; where a step is shorter, that is too much of it."""
+"""The least time of a sequence in a step. To look takes 2 µs or so; where a step is shorter, that is too much
+of it."""
 RETRY_AFTER = 64
 """A sequence whose matches are not worth a draft gets one token of so many all the same: text changes."""
 INDEXED_PER_STEP_US = 0.1

@@ -16,7 +16,7 @@ SHORTEST_MATCH = 2
 LONGEST_MATCH = 8
 """Places that are alike for longer are as good as each other: the latest is taken."""
 WINDOW_TOKENS = 1 << 14
-"""So far back places are remembered."""
+"""Places are remembered so far back."""
 MAX_PLACES = 16
 """Looked at for one guess, the latest first; places of other pairs in the same chain count."""
 _NUM_CHAINS = 1 << 12

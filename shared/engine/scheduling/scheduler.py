@@ -30,11 +30,12 @@ PREDICTION_DOUBT = 2.0
 MIN_CHUNK_TOKENS = 16
 """A prompt gets at least this much of a step, however short steps shall be: it must come to an end."""
 COLD_CHUNK_TOKENS = 64
-"""What it gets beside decode rows while the cost model has seen too few steps to say more."""
+"""The chunk beside decode rows while the cost model has seen too few steps to say more."""
 
 
 MAX_SCORED_TOKENS = 128
-"""Of prompts, in one step: each is a row of logits, half a megabyte for a large vocabulary."""
+"""The most tokens of prompts that are scored in one step: each is a row of logits, half a megabyte for a
+large vocabulary."""
 
 
 class Work(NamedTuple):
@@ -51,7 +52,7 @@ class Work(NamedTuple):
     num_draws: int
     """Rows to sample: none until the chunk reaches the last known token."""
     match_tokens: int = 0
-    """Of drafts that were looked up in the sequence's own text: what they were found behind."""
+    """The tokens behind which drafts were found that were looked up in the sequence's own text."""
 
     @classmethod
     def of(

@@ -37,7 +37,7 @@ class UnknownTransfers:
     def __init__(self, control_sender: ControlSender) -> None:
         self._control_sender = control_sender
         self._early: Expiring[tuple[TransferKey, str], EarlyMessage] = Expiring(MAX_EARLY, LEASE_S)
-        """By transfer and sender: who the transfer's decode worker is, nobody knows yet."""
+        """The messages by transfer and sender: nobody knows yet which decode worker the transfer is for."""
         self._ended: Expiring[TransferKey, str] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)  # the decode instance
 
     def take_early(self, key: TransferKey, decode: str) -> EarlyMessage | None:

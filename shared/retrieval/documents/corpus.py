@@ -46,7 +46,7 @@ class CorpusReader:
         if len(paths) > MAX_FILES:
             raise TooLarge(f"{corpus} has more than {MAX_FILES} documents; index a smaller folder")
         self.files = tuple(paths)
-        """Those that may hold documents, in their order."""
+        """The files that may hold documents, in their order."""
         self._documents = self._chars = 0
 
     def name_of(self, path: Path) -> str:

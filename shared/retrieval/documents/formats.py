@@ -18,15 +18,15 @@ from shared.retrieval.documents.passages import has_title
 MAX_FILE_BYTES = 16 << 20
 MAX_JSONL_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
-"""Of a JSONL file."""
+"""The longest line of a JSONL file."""
 MAX_TITLE_CHARS = 512
 NO_LINE_END = re.compile(r"[^\n]")
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 HTML_CHARSET = re.compile(rb"<meta[^>]{0,256}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 HALF_CHARACTER = rb"\ud"
-"""How JSON writes one: two of them make a character."""
+"""The form in which JSON writes half a character: two of them make one."""
 CHARSET_BYTES = 1024
-"""Where HTML has to say what it is written in, by its specification."""
+"""The bytes in which HTML has to say what it is written in, by its specification."""
 
 Skip = Callable[[str, str], None]
 """(name, reason)"""

@@ -17,7 +17,7 @@ from shared.retrieval.documents.metadata import Pairs, tidied_metadata
 MARK, ENDS = "---", ("---", "...")
 QUOTES = ("'", '"')
 MAX_LINES = 256
-"""What is longer is text."""
+"""The most lines of front matter: what is longer is text."""
 
 _ITEM = re.compile(r"\s*-(?:\s+(.*))?$")
 _MORE = re.compile(r"\s")
@@ -28,7 +28,7 @@ _FIELD = re.compile(rf"({_QUOTED.pattern}|[^\s#:\-\[\]{{}}\"'&*!|>%@`][^:]*?)\s*
 _LISTED = re.compile(rf"\s*({_QUOTED.pattern}|[^,\"'\[\]{{}}]*)\s*(?:,|$)")
 _NOTHING = ("", "~", "null", "Null", "NULL")
 _UNREAD = tuple("{[&*!|>%@`")
-"""What no plain text begins with."""
+"""The characters that no plain text begins with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from shared.retrieval.documents.passages import FENCE, HEADING
 UNREAD = frozenset({"script", "style", "template", "noscript", "svg", "iframe", "nav", "title"})
 """Nothing of these is text of the document; of the title see `read_html`."""
 LISTED = "keywords"
-"""What `meta` says by this name are several, with commas between them."""
+"""The names of `meta` whose content is several values, with commas between them."""
 FOR_BROWSERS = frozenset({"viewport", "robots", "googlebot", "referrer", "theme-color", "color-scheme"})
-"""What it says by these names is not of the document."""
+"""The names of `meta` whose content is not of the document."""
 HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 BLOCKS = frozenset(
     {

@@ -19,9 +19,9 @@ Pairs = tuple[tuple[str, str], ...]
 MAX_METADATA = 32
 """Values of a document, those of all fields together."""
 MAX_METADATA_CHARS = 256
-"""Of a field and of a value."""
+"""The longest field and the longest value."""
 MAX_TOLD_BYTES = 2048
-"""Of a passage's metadata in an answer, whole fields alone: an answer has up to 50 passages."""
+"""The most of a passage's metadata in an answer, whole fields alone: an answer has up to 50 passages."""
 VALUE_JOIN = ", "
 
 PLACE_FIELDS = frozenset({"source", "folder", "suffix"})

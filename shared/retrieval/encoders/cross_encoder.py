@@ -30,7 +30,7 @@ WEIGHTS_NAME = "model.safetensors"
 TOKENIZER_NAME = "tokenizer.json"
 ARCHITECTURE = "ForSequenceClassification"
 MAX_PAIR_TOKENS = 512
-"""Of question and passage together; what is longer loses the end of the longer one."""
+"""The most tokens of question and passage together; what is longer loses the end of the longer one."""
 MAX_CONFIG_BYTES = 1 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
 MAX_WEIGHTS_BYTES = 4 << 30

@@ -21,7 +21,7 @@ from shared.retrieval.encoders.vectors import Vectors
 MODEL_NAME = "all-MiniLM-L6-v2"
 DIMENSIONS: int = CONFIG["hidden_size"]
 MAX_TOKENS = 256
-"""What is longer is embedded by its beginning, as the model was trained."""
+"""The tokens that are embedded: a longer text is embedded by its beginning, as the model was trained."""
 
 UNKNOWN = "[UNK]"
 QUESTION_ARITHMETIC: Arithmetic = "bfloat16"

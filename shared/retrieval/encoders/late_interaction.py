@@ -23,10 +23,11 @@ from shared.retrieval.encoders.rerank import ScoredTexts
 
 NAME = "late-interaction"
 SHARE = 0.6
-"""Of its scores, beside those of the search, for a question that the encoder knows every word of."""
+"""The share of its scores, beside those of the search, for a question that the encoder knows every word
+of."""
 DIGEST_BYTES = 16
 KEPT_TEXT_BYTES = 512
-"""What a text takes with all that is around its states."""
+"""The memory of a text with all that is around its states."""
 STEPS = 127
 
 

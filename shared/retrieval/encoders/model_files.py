@@ -26,7 +26,7 @@ CONFIG: Final[Mapping[str, Any]] = {
     "num_attention_heads": 12,
     "hidden_size": 384,
 }
-"""Of a model whose weights are known: what its config.json says in vain."""
+"""The config of a model whose weights are known: what its config.json says in vain."""
 
 
 @dataclass(frozen=True, slots=True)

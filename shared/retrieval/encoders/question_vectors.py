@@ -18,10 +18,10 @@ from shared.telemetry import metrics
 
 DIGEST_BYTES = 16
 KEPT_VECTOR_BYTES = DIMENSIONS * 4 + 512
-"""What one that is kept takes, with all that is around it, whatever the length of its question."""
+"""The memory of a vector that is kept, with all that is around it, whatever the length of its question."""
 DEFAULT_BYTES = 8 << 20
 OTHERS_WAIT_S = 0.5
-"""How long the vector of a question is waited for that another thread is making; then it is made anew."""
+"""The longest wait for the vector of a question that another thread is making; then it is made anew."""
 
 
 class QuestionEmbedder(Protocol):
@@ -40,7 +40,7 @@ class QuestionVector:
 
 
 Coming = Future[QuestionVector | None]
-"""None: whoever was making it has failed, and says so to who asked it."""
+"""A vector that is being made. None: its maker has failed, and says so to whoever asked it."""
 
 
 class QuestionVectors:

@@ -27,7 +27,7 @@ from shared.errors import InvalidRequest
 from shared.retrieval.encoders.bert import hidden_states
 
 BATCH_TOKENS = 4096
-"""Of texts computed together, where there is more than one."""
+"""The most tokens of texts computed together, where there is more than one."""
 LEAST_TOKENS = 256
 """Fewer are not worth another thread."""
 

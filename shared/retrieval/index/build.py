@@ -33,9 +33,9 @@ MAX_PASSAGES = 1_000_000
 """1.5 GB of vectors."""
 
 MODEL = f"{SHA256[WEIGHTS]}/{MAX_TOKENS}"
-"""What made the vectors: other weights or another length make others."""
+"""The model that made the vectors: other weights or another length make others."""
 RULES = f"{FORMAT}/{SPLITTER}"
-"""What was read by others is read again."""
+"""The rules of reading: a file that was read by others is read again."""
 
 LOCK_NAME = "lock"
 GROUP_PASSAGES = 512

@@ -25,7 +25,7 @@ Allowed = npt.NDArray[np.bool_]
 """[passages]: whether a passage may be found."""
 
 K1, B = 1.2, 0.75
-"""As Lucene has them."""
+"""Lucene has the same values."""
 
 MAX_POSTINGS = 4_000_000
 """Passages that a question's terms are in, counted for each term: rarest terms first, those beyond are left

@@ -31,8 +31,8 @@ KINDS = (FLAT, HNSW, IVF_PQ)
 NEAREST_NAME = "nearest.faiss"
 ROWS_NAME = "nearest.npy"
 NEAREST_NAMES = (NEAREST_NAME, ROWS_NAME)
-"""Of the kinds that are not flat: faiss' index, and int64 [vectors in it], which row each one is, -1 for one
-that has gone."""
+"""The parts of kinds that are not flat: faiss' index, and int64 [vectors in it], which row each one is, -1
+for one that has gone."""
 
 FLAT_VECTORS = 50_000
 HNSW_VECTORS = 200_000
@@ -48,12 +48,13 @@ PROBED_LISTS = 64
 SEED = 7
 
 MAX_GONE_SHARE = 0.2
-"""Of the vectors in an index: with more it is built anew."""
+"""The largest share of gone vectors in an index: with more it is built anew."""
 MAX_GROWTH = 2.0
 """Times the vectors that lists were made for: with more they are made anew."""
 
 FEW_SHARE = 0.15
-"""Of all vectors: more of them are sooner compared with the others between them than gathered."""
+"""The share of all vectors up to which they are gathered: more of them are sooner compared with the others
+between them."""
 
 COMPARED_AGAIN = 400
 """Candidates whose cosines are computed exactly; at least twice as many as are asked for."""

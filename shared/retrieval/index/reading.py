@@ -19,7 +19,8 @@ from shared.retrieval.index.passage_table import IndexedFile, PassageTable
 from shared.retrieval.index.term_counts import Rows
 
 SPLITTER = f"3/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
-"""How files are read and cut: another one where the same file makes other documents or passages."""
+"""The way in which files are read and cut: another one where the same file makes other documents or
+passages."""
 
 NO_TEXT = "it has no text"
 ReadingProgress = Callable[[int], None]

@@ -58,7 +58,7 @@ from shared.retrieval.index.passage_table import PassageTable
 from shared.retrieval.index.words import WORDS_FORMAT
 
 FORMAT_1_PATTERNS = ("passages.msgpack", "*.faiss", "unfinished/*")
-"""What an index was before: it is made anew."""
+"""The files of an earlier format: such an index is made anew."""
 GENERATIONS_NAME = "generations"
 OPEN_ATTEMPTS = 8
 """A generation may be replaced and removed between the reading of its name and its opening."""

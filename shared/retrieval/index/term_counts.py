@@ -28,7 +28,8 @@ Counts = npt.NDArray[np.uint8]
 
 COUNT_BITS = 8
 MAX_COUNT = (1 << COUNT_BITS) - 1
-"""What is in a passage more often counts so often: the score of a term hardly grows any more long before."""
+"""The count of a word that is in a passage more often: the score of a term hardly grows any more long
+before."""
 COUNTED_TOGETHER = 4096
 """Passages whose words are remembered while they are counted."""
 

@@ -38,8 +38,8 @@ _FOLLOWS = (
 )
 _CLUSTER = re.compile(rf"[\u0e40-\u0e44\u0ec0-\u0ec4]*.(?:{_STACKED}|[{_FOLLOWS}])*")
 _ACCENT = re.compile("[\u0300-\u036f\u05b0-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]")
-"""Of Latin, Greek and Cyrillic letters; vowel points of Hebrew and Arabic, and the line that stretches Arabic
-words."""
+"""The accents of Latin, Greek and Cyrillic letters; vowel points of Hebrew and Arabic, and the line that
+stretches Arabic words."""
 _LETTERS = str.maketrans(
     dict.fromkeys("\u0622\u0623\u0625\u0671", "\u0627")
     | {"\u0649": "\u064a", "\u0629": "\u0647", "\u093c": None, "\u0901": "\u0902"}

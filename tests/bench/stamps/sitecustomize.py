@@ -70,7 +70,7 @@ WRAPPED = {
         ("_CallWriter", "write_text", _wrapped),
     ],
 }
-"""By module: class, function, how."""
+"""The wrapped functions by module: class, function, how."""
 
 
 class _Noting(MetaPathFinder, Loader):

@@ -14,7 +14,8 @@ from shared.errors import InvalidRequest
 
 MAX_LAYERS = 1024
 MAX_EXPERTS = 1 << 16
-"""Of all layers together. Both are far above what there is: their tensors are listed before one is read."""
+"""The most experts of all layers together. Both are far above what there is: their tensors are listed before
+one is read."""
 
 _ACTIVATIONS: dict[object, Literal["silu", "gelu_tanh"]] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 

@@ -29,4 +29,4 @@ REFUSED: dict[str, str] = {
     "Gemma3nForCausalLM": _GEMMA3N,
     "Gemma3nForConditionalGeneration": _GEMMA3N,
 }
-"""By what config.json calls `architectures[0]`."""
+"""The reasons by the name that config.json has in `architectures[0]`."""

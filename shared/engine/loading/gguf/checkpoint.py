@@ -24,7 +24,7 @@ from shared.engine.loading.model_config import ModelConfig
 from shared.errors import InvalidRequest
 
 CHUNK_BYTES = 8 << 20
-"""How much of a tensor is taken apart at a time: in float32 it is four to seven times as much."""
+"""The part of a tensor that is taken apart at a time: in float32 it is four to seven times as much."""
 _PLAIN = {
     "F32": (np.float32, torch.float32),
     "F16": (np.float16, torch.float16),

@@ -20,7 +20,7 @@ class HeaderBytes:
     def __init__(self, path: Path, file: BinaryIO, file_bytes: int) -> None:
         self.path = path
         self.at = 0
-        """How much has been taken."""
+        """The bytes that have been taken."""
         self.data = bytearray()
         self._file = file
         self._file_bytes = file_bytes

@@ -12,7 +12,7 @@ from shared.engine.loading.gguf.parts import read_header
 log = structlog.get_logger()
 
 FEW_BITS = ("Q2_", "Q3_", "Q4_", "IQ4_", "MXFP4")
-"""How the names of such types begin."""
+"""The beginnings of the names of such types."""
 
 
 def warn_of_second_rounding(model: str | Path, quantization: str) -> None:

@@ -6,7 +6,7 @@ from shared.engine.loading.gguf.header import GgufHeader
 
 TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""What a token is, in `tokenizer.ggml.token_type`."""
+"""The kinds of token in `tokenizer.ggml.token_type`."""
 
 ENDS = frozenset(
     ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<end_of_turn>")

@@ -21,7 +21,8 @@ from shared.engine.loading.gguf.special_tokens import (
 MAX_TOKENS = 1 << 20
 MAX_TOKEN_CHARS = 1024
 MAX_VOCABULARY_CHARS = 32 << 20
-"""Of all tokens together: each way to cut a token is looked up where the file lists no merges."""
+"""The most characters of all tokens together: each way to cut a token is looked up where the file lists no
+merges."""
 SPACE = "\u2581"
 
 _Spec = dict[str, Any]

@@ -30,13 +30,13 @@ FORMATS: dict[str, Stored] = {
     "pack-quantized": "words",
     "mxfp4-pack-quantized": "mxfp4",
 }
-"""How codes are stored: a weight of their own dtype, int32 words, pairs of 4-bit floats."""
+"""The forms in which codes are stored: a weight of their own dtype, int32 words, pairs of 4-bit floats."""
 STRATEGIES = ("tensor", "channel", "group", "block")
 MAX_RULES = 1 << 16
 MAX_PATTERN_CHARS = 500
 MAX_REPEATS = 6
-"""In one pattern. A name of 60 characters is matched in milliseconds with them, in hours with twice as
-many."""
+"""The most repeats in one pattern. A name of 60 characters is matched in milliseconds with them, in hours
+with twice as many."""
 
 _NO_MATCH = 3
 _STATUSES = (None, "compressed", "frozen")

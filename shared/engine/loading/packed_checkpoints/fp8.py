@@ -40,7 +40,7 @@ POWER_DTYPES = ("F8_E8M0", "U8")
 POWER_BIAS = 127
 NOT_A_POWER = 255  # e8m0's one value that is no number
 KV_SCALES = (".k_scale", ".v_scale", ".q_scale", ".k_zero_point", ".v_zero_point")
-"""Of a KV cache in FP8. Ours is stored as `kv_dtype` says, with scales of its own."""
+"""The scales of a KV cache in FP8. Ours is stored as `kv_dtype` says, with scales of its own."""
 ROW_SCALES = (".activation_scale", ".input_scale")
 
 _FIELDS = (

@@ -68,7 +68,7 @@ CASES = [
     (("bench", "engine", "--quan"), "--quant"),
     (("ask", "hi", "--priority", "h"), "high"),
 ]
-"""What is typed, and the one word that it may become."""
+"""The typed line, and the one word that it may become."""
 
 
 @needs("bash")

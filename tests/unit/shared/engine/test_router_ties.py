@@ -19,7 +19,7 @@ from tests.support.engine import BACKENDS, make_engine, save_random_model
 
 HIDDEN, ROWS = 896, 250
 TOLERANCE = 1e-3
-"""Of logits of about 5: which expert was chosen shows in differences of more than 1."""
+"""The tolerance of logits of about 5: which expert was chosen shows in differences of more than 1."""
 GATE = "model.layers.0.block_sparse_moe.gate.weight"
 
 

@@ -17,7 +17,7 @@ from shared.telemetry.metrics import COMMON, FAMILIES, MetricFamily, RoleMetrics
 REPOSITORY = Path(__file__).resolve().parents[4]
 HOME = REPOSITORY / "shared" / "telemetry" / "metrics.py"
 SHOWS = {"CONTENT_TYPE_LATEST", "generate_latest"}
-"""What may be imported elsewhere: it shows metrics and makes none."""
+"""The module that may be imported elsewhere: it shows metrics and makes none."""
 
 
 def makers(source: str) -> Iterator[str]:

@@ -42,7 +42,7 @@ from tests.support.wait import until
 
 LEASE_S = 10.0
 NEWS = InstanceLost("tokenizer", "tokenizer-0", "stopped")
-"""Of no concern to anything here."""
+"""A message of no concern to anything here."""
 
 
 class NotedBus:

@@ -26,7 +26,7 @@ RATE = 4000.0
 STEP_US = 10_000
 MOST_TOKENS = 512
 FEW = round(RATE * MAX_EXTRA_STEPS * STEP_US / 1e6)
-"""What fits into the bound of streams that run."""
+"""The tokens that fit into the bound of streams that run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from shared.sampling.parameters import MAX_TOP_LOGPROBS, TokenLogprob
 
 TOP = tuple((200_000 + number, -1.5) for number in range(MAX_TOP_LOGPROBS))
 GRPC_RECEIVES_BYTES = 4 << 20
-"""What clients of gRPC take at most where nobody has changed it."""
+"""The most that clients of gRPC take where nobody has changed it."""
 
 
 async def test_a_long_prompt_is_told_in_events_that_clients_take_and_before_all_else() -> None:

@@ -158,7 +158,7 @@ def test_penalties_are_bitwise_the_same(native: NativeSampler, vocab_size: int) 
 
 
 STRICT: dict[str, Any] = {"top_k": 1, "top_p": 1e-6, "min_p": 1.0}
-"""Of each filter a value with which only the likeliest id is left."""
+"""A value of each filter with which only the likeliest id is left."""
 
 
 def test_both_samplers_have_every_filter() -> None:

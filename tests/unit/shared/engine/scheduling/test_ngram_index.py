@@ -18,7 +18,7 @@ from shared.engine.scheduling.ngram_index import (
 )
 
 FEW_IDS = st.lists(st.integers(0, 3), max_size=120)
-"""So few that no two pairs share a chain."""
+"""The ids are so few that no two pairs share a chain."""
 
 
 def looked_up(tokens: Sequence[int], most: int = 6) -> Guess:

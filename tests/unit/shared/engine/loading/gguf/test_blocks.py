@@ -31,9 +31,9 @@ HALVES = {  # where a block's float16 numbers begin
 SCALES_OF_SCALES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
 STORED_SCALES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"]
 EXPONENTS = range(104, 144)
-"""Of MXFP4's blocks: 2 ** -24 to 2 ** 15, which float16 holds."""
+"""The exponents of MXFP4's blocks: 2 ** -24 to 2 ** 15, which float16 holds."""
 USUAL_EXPONENTS = range(110, 134)
-"""With them it holds 128 times that, too."""
+"""The exponents with which it holds 128 times that, too."""
 ROWS = 6
 
 

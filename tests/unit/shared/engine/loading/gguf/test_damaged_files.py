@@ -26,7 +26,7 @@ from tests.support.gguf_tokenizers import sentencepiece_metadata
 
 FILES_PER_WAY = 250
 MODELS_PER_WAY = 50
-"""Of several parts, one of which is damaged."""
+"""The models of several parts, one of which is damaged."""
 TYPES = {"blk.0.attn_q.weight": "IQ4_NL", "blk.1.attn_q.weight": "Q4_0", "blk.0.ffn_up.weight": "MXFP4"}
 EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 

@@ -54,7 +54,7 @@ SCALED = (
     "phi3, longrope beyond its context",
     "olmo3, yarn where all is seen",
 )
-"""Those whose config says the same in other words."""
+"""The models whose config says the same in other words."""
 STORED_SCALES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")
 BLOCK_TYPES = (*STORED_SCALES, "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 TYPES = ("F16", "BF16", *BLOCK_TYPES)

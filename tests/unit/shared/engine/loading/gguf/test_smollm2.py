@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     "rope_theta": 100000.0,
     "tie_word_embeddings": True,
 }
-"""As it is published."""
+"""The config as it is published."""
 TEXT = "The capital of France is Paris. It's 12,345 steps\n\n  to the river, isn't it?"
 CHAT = (
     "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
