@@ -13,26 +13,22 @@ with interrupts_end_at_once():
     from shared.text.default_model import find_default_model
     from shared.text.model_source import DEMO_MODEL, resolve_model
     from shared.worker.engine_builder import build_engine
-    from shared.worker.host import EngineSource, announce_checkpoint, load_adapters, serve_engine
-    from shared.worker.prefix_mirror import PrefixMirror
+    from shared.worker.host import EngineHost
 
 DEMO_DRAFT = DEMO_MODEL.with_name("draft")
 
 
 async def body(service: Service[SpeculatorConfig]) -> None:
-    config, mirror = service.config, PrefixMirror()
+    config = service.config
     if not config.model and find_default_model() is not None:
         raise ConfigError("the model that is served by default has no draft; name one in model")
     model = resolve_model(config.model or str(DEMO_DRAFT), config.served_name)
-    engines = EngineSource(
-        lambda: build_engine(config, model.path, model.name, work_class=WorkClass.SPECULATOR)
+    host = await EngineHost.load(
+        service,
+        model,
+        lambda: build_engine(config, model.path, model.name, work_class=WorkClass.SPECULATOR),
     )
-    engine = await engines.preload()
-    announce_checkpoint(service, model)
-    adapters = await load_adapters(service, config, model, engine)
-    await serve_engine(
-        service, lambda: SpeculatorActor(service, engines.take_engine, mirror, adapters), adapters, engine
-    )
+    await host.serve(lambda: SpeculatorActor(service, host.take_engine, host.mirror, host.adapters))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
+from shared.bus.bulk import BulkConnection
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import Deadline
 from shared.engine import Engine
@@ -24,6 +26,7 @@ from shared.worker.adapters import WorkerAdapters
 from shared.worker.config import EngineServiceConfig
 from shared.worker.engine_actor import EngineActor
 from shared.worker.events import TICK_S, InstanceLost, Started, Tick
+from shared.worker.prefix_mirror import PrefixMirror
 
 log = structlog.get_logger()
 
@@ -64,38 +67,68 @@ class EngineSource:
         return self._engine
 
 
-async def load_adapters(
-    service: Service[Any], config: EngineServiceConfig, model: ModelSource, engine: Engine
-) -> WorkerAdapters:
-    """Load the adapters that come with the model and those of the adapter file; with all a worker is
-    ready."""
-    adapters = WorkerAdapters(
-        Path(config.adapter_file) if config.adapter_file else None,
-        model.name,
-        shipped=model.adapters,
-        most=config.max_adapters,
-        changed=service.changed,
+class EngineHost:
+    """A loaded engine with its adapters, and the life of the service around the actor that gets it."""
+
+    def __init__(
+        self, service: Service[Any], engines: EngineSource, engine: Engine, adapters: WorkerAdapters
+    ) -> None:
+        self._service = service
+        self._engine = engine
+        self.adapters = adapters
+        self.take_engine = engines.take_engine
+        self.mirror = PrefixMirror()
+
+    @classmethod
+    async def load(cls, service: Service[Any], model: ModelSource, build: Callable[[], Engine]) -> Self:
+        """Load the model, say what it is, then load the adapters that come with it and those of the adapter
+        file: with all a worker is ready."""
+        config: EngineServiceConfig = service.config
+        engines = EngineSource(build)
+        engine = await engines.preload()
+        announce_checkpoint(service, model)
+        adapters = WorkerAdapters(
+            Path(config.adapter_file) if config.adapter_file else None,
+            model.name,
+            shipped=model.adapters,
+            most=config.max_adapters,
+            changed=service.changed,
+        )
+        await adapters.follow(engine)
+        return cls(service, engines, engine, adapters)
+
+    async def serve(self, make_actor: Callable[[], EngineActor]) -> None:
+        """Give the actor its engine, then everything sent to this instance, until the service has drained.
+
+        A fault of the actor or its engine ends the process: nothing is repaired in place, the launcher or
+        container starts it again.
+        """
+        service = self._service
+        actor = service.supervisor.start_once(make_actor())
+        await keep_informed(service, actor)
+        await service.bus.serve(inbox(service.role, service.instance), actor.receive)
+        await service.bus.serve(CANCEL_ALL, actor.receive)
+        service.on_drain(actor.drained)
+        service.supervisor.start_task(
+            "adapters", lambda: self.adapters.watch_file(self._engine, actor.adapters_in_use)
+        )
+        await service.ready(actor.status)
+        await service.run()
+
+
+@asynccontextmanager
+async def kv_connection(service: Service[Any]) -> AsyncIterator[BulkConnection]:
+    """Connect for KV; at the end the actor, which uses the connection, stops before it is closed."""
+    bulk = await BulkConnection.connect(
+        service.config.nats_url,
+        name=f"{service.role}/{service.instance}/kv",
+        credentials=service.credentials,
     )
-    await adapters.follow(engine)
-    return adapters
-
-
-async def serve_engine(
-    service: Service[Any], make: Callable[[], EngineActor], adapters: WorkerAdapters, engine: Engine
-) -> None:
-    """The life of a model service: its actor gets the engine, then everything sent to this instance.
-
-    A fault of the actor or its engine ends the process: nothing is repaired in place, the launcher or
-    container starts it again.
-    """
-    actor = service.supervisor.start_once(make())
-    await keep_informed(service, actor)
-    await service.bus.serve(inbox(service.role, service.instance), actor.receive)
-    await service.bus.serve(CANCEL_ALL, actor.receive)
-    service.on_drain(actor.drained)
-    service.supervisor.start_task("adapters", lambda: adapters.watch_file(engine, actor.adapters_in_use))
-    await service.ready(actor.status)
-    await service.run()
+    try:
+        yield bulk
+    finally:
+        await service.supervisor.stop()
+        await bulk.close()
 
 
 async def keep_informed(service: Service[Any], actor: EngineActor) -> None:
