@@ -87,7 +87,7 @@ class TextCalls:
                 yield call
             finally:
                 self._admitted -= 1
-                allowance.settle(call.used_tokens)
+                allowance.charge(call.used_tokens)
 
     @contextmanager
     def begun(self, deadline: Deadline) -> Iterator[TextCall]:

@@ -157,7 +157,7 @@ class Allowance:
         self._ledger.check_size(prompt_tokens + self._max_tokens)
         self._reserve(prompt_tokens + self._max_tokens)
 
-    def settle(self, used_tokens: int) -> None:
+    def charge(self, used_tokens: int) -> None:
         """The request has ended and used so much; later calls change nothing."""
         if not self._ended:
             self._reserve(used_tokens)

@@ -71,8 +71,8 @@ class CachedResponse:
         self._tool_format = ""
         self._retrieval_query = ""
 
-    def settle(self, request: Request) -> None:
-        """The request with all that it left open: what an answer depends on."""
+    def set_request(self, request: Request) -> None:
+        """Take the request with all that it left open: an answer depends on that."""
         self._request = request
 
     async def look_up_beside(self, model: ModelIdentity, work: Coroutine[Any, Any, T]) -> ResponseFound | T:

@@ -84,7 +84,7 @@ class Preparation:
         self._state.begin_phase(RequestPhase.ADMIT, model.served_name)
         self._timeline.mark_phase("admit")
         request = resolve_sampling(request, defaults_in_force(model, self._context.fleet.instances))
-        self._cached.settle(request)
+        self._cached.set_request(request)
         read = await self._cached.look_up_beside(model, self._read_prompt(request, model))
         if isinstance(read, ResponseFound):
             self._answer_from_cache(request, read)
@@ -115,7 +115,7 @@ class Preparation:
             layout, prompt = await self._tokenize(request, model, ())
             told = model
         self._state.begin_phase(RequestPhase.TOKENIZE, told.served_name)
-        self._warmer.settle(prompt)
+        self._warmer.confirm_prompt(prompt)
         self._timeline.mark_phase("tokenize")
         warning = joined_warnings(found.warning, left_out_warning(places, request.retrieval))
         return ReadPrompt(told, prompt, layout, found, asked.retriever, asked.query, places, warning)

@@ -93,13 +93,13 @@ class Warmer:
         if self._task is not None:
             await cancel_until_done(self._task)
 
-    def settle(self, prompt: Prompt) -> None:
-        """It is this one: what is still to be computed of another one is not."""
+    def confirm_prompt(self, prompt: Prompt) -> None:
+        """Stop the warming of another prompt than this one, which it has become."""
         if prompt.block_hashes[: len(self._warmed)] != self._warmed:
             self._cancel()
 
     def routed(self, route: RoutingDecision) -> None:
-        """Its prompt is elsewhere, or where it was warmed: there it takes the place of what is warmed."""
+        """Stop warming elsewhere; where it was warmed the prompt takes the place of that."""
         if self._warmed_at != (route.prompt_role, route.instance_of(route.prompt_role)):
             self._cancel()
         self._warmed_at = None

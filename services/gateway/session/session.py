@@ -248,7 +248,7 @@ class Session:
     def _end(self, outcome: Outcome) -> None:
         self.state.end_session()
         # First, so that a client that hears of the end has room for its next request.
-        self._scope.allowance.settle(self.state.used_tokens)
+        self._scope.allowance.charge(self.state.used_tokens)
         self.response.put_end(outcome)
 
     async def _cancel_at_end(self, outcome: Outcome) -> None:

@@ -78,7 +78,7 @@ class SessionRegistry:
     def open_session(self, request: Request, budget: Budget, allowance: Allowance) -> Session:
         """Start a session; raises Overloaded when there is no room or time, Unavailable while draining.
 
-        A session that was started settles the allowance, whatever becomes of it.
+        A session that was started charges the allowance, whatever becomes of it.
         """
         if self.closing:
             metrics.SHED.labels(hop="gateway", reason="drain").inc()

@@ -58,7 +58,7 @@ def test_what_a_limit_refuses_is_counted_as_the_keys_doing(clock: FakeClock) -> 
 def test_a_minute_of_requests_may_come_at_once_and_not_one_more(clock: FakeClock) -> None:
     ledger = KeyLedger(key(requests_per_min=60), clock)
     for _ in range(60):
-        admit(ledger).settle(0)
+        admit(ledger).charge(0)
     error = refused(ledger)
     assert (error.limit, error.retry_after_ms, error.code) == ("requests_per_min", 1000, "overloaded")
     assert "the key web has requests_per_min = 60" in str(error)
@@ -96,7 +96,7 @@ def test_a_refused_request_takes_nothing_of_any_limit(clock: FakeClock) -> None:
     live = admit(ledger)
     for _ in range(10):
         assert refused(ledger).limit == "concurrency"
-    live.settle(20)
+    live.charge(20)
     assert refused(ledger, 90, 10).limit == "tokens_per_min"
     admit(ledger, 70, 10)
 
@@ -108,7 +108,7 @@ def test_as_many_as_allowed_are_live_at_a_time_and_an_end_makes_room(clock: Fake
     ledger = KeyLedger(key(concurrency=2), clock)
     first, _ = admit(ledger), admit(ledger)
     assert refused(ledger).limit == "concurrency"
-    first.settle(0)
+    first.charge(0)
     admit(ledger)
     assert refused(ledger).limit == "concurrency"
 
@@ -117,7 +117,7 @@ def test_an_allowance_ends_once(clock: FakeClock) -> None:
     ledger = KeyLedger(key(concurrency=2, tokens=100), clock)
     first, _ = admit(ledger), admit(ledger)
     for _ in range(3):
-        first.settle(0)
+        first.charge(0)
         first.undo()
     assert ledger.live == 1
     admit(ledger, 70, 10)
@@ -128,7 +128,7 @@ def test_the_hint_for_concurrency_comes_from_how_long_requests_take(clock: FakeC
     ledger = KeyLedger(key(concurrency=4), clock)
     first = admit(ledger)
     clock.advance(8.0)
-    first.settle(0)
+    first.charge(0)
     for _ in range(4):
         admit(ledger)
     assert refused(ledger).retry_after_ms == 2000
@@ -141,8 +141,8 @@ def test_what_may_be_used_is_reserved_and_what_was_not_is_given_back(clock: Fake
     ledger = KeyLedger(key(tokens=1000), clock)
     live = admit(ledger, 100, 800)
     assert refused(ledger, 100, 1).limit == "tokens_per_min"
-    live.settle(110)
-    admit(ledger, 90, 800).settle(890)
+    live.charge(110)
+    admit(ledger, 90, 800).charge(890)
     assert refused(ledger).limit == "tokens_per_min"
 
 
@@ -178,7 +178,7 @@ def test_a_prompt_that_turns_out_longer_is_counted_and_one_that_never_fits_refus
         live.count_prompt(91)
     live.count_prompt(90)
     assert refused(ledger, 1, 1).limit == "tokens_per_min"
-    live.settle(0)
+    live.charge(0)
     admit(ledger, 50, 50)
 
 
@@ -187,8 +187,8 @@ def test_what_was_overdrawn_is_waited_for(clock: FakeClock) -> None:
     live = admit(ledger, 1, 29, exact=False)
     other = admit(ledger, 15, 15)
     live.count_prompt(31)
-    live.settle(60)
-    other.settle(30)
+    live.charge(60)
+    other.charge(30)
     assert refused(ledger, 1, 1).retry_after_ms == 32_000
 
 
@@ -211,7 +211,7 @@ def test_an_allowance_settles_with_what_it_was_taken_from(clock: FakeClock) -> N
     live = admit(ledger, 500, 500)
     ledger.change_key(key(tokens=100))
     admit(ledger, 50, 50)
-    live.settle(0)
+    live.charge(0)
     assert refused(ledger, 1, 1).limit == "tokens_per_min"
 
 
@@ -231,7 +231,7 @@ def test_in_no_minute_more_is_used_than_two_minutes_worth(steps: list[tuple[int,
         except LimitReached:
             continue
         tokens = min(share, prompt_tokens + max_tokens)
-        live.settle(tokens)
+        live.charge(tokens)
         used.append((clock.monotonic_s(), tokens))
     for start_s, _ in used:
         minute = [tokens for at_s, tokens in used if start_s <= at_s <= start_s + 60]
