@@ -34,6 +34,11 @@ ARCHITECTURES = {
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo2",
     "Exaone4ForCausalLM": "exaone4",
+    "Ministral3ForCausalLM": "mistral3",
+    "Qwen2MoeForCausalLM": "qwen2moe",
+    "Cohere2ForCausalLM": "cohere2",
+    "Glm4ForCausalLM": "glm4",
+    "Glm4MoeForCausalLM": "glm4moe",
 }
 """The architecture in config.json → general.architecture."""
 LAYER_NAMES = {
@@ -58,13 +63,34 @@ GEMMA_NAMES = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-INTERLEAVED = ("llama", "granite", "smollm3")
+INTERLEAVED = ("llama", "mistral3", "granite", "smollm3")
 """Architectures of which llama.cpp rotates neighbours."""
 POST_NORM_NAMES = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 """The names of norms in architectures that have no other norms."""
+GLM4_NAMES = {
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+}
+SHARED_EXPERT_NAMES = {
+    "gate_proj": "ffn_gate_shexp",
+    "up_proj": "ffn_up_shexp",
+    "down_proj": "ffn_down_shexp",
+}
+OWN_NAMES = {
+    "Qwen2MoeForCausalLM": {
+        "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+        **{f"mlp.shared_expert.{name}": part for name, part in SHARED_EXPERT_NAMES.items()},
+    },
+    "Glm4ForCausalLM": GLM4_NAMES,
+    "Glm4MoeForCausalLM": {
+        "post_attention_layernorm": "post_attention_norm",
+        **{f"mlp.shared_experts.{name}": part for name, part in SHARED_EXPERT_NAMES.items()},
+    },
+}
 GPT_OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 EXPERT_NAMES = {
     "gate_proj": "ffn_gate_exps",
@@ -247,7 +273,7 @@ def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
         "attention.head_count_kv": fields["num_key_value_heads"],
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": fields["rms_norm_eps"],
+        **_epsilon(fields),
         "rope.freq_base": everywhere["rope_theta"],
         "rope.dimension_count": int(head_dim * everywhere.get("partial_rotary_factor", 1.0)),
     }
@@ -266,16 +292,27 @@ def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
         metadata["attention.sliding_window"] = fields["sliding_window"] or 0
         metadata["rope.scaling.original_context_length"] = fields["original_max_position_embeddings"]
     metadata |= _of_its_own(architecture, fields, rope)
-    experts = fields.get("num_local_experts") or fields.get("num_experts")
+    experts = _num_experts(fields)
     if experts:
         metadata["expert_count"] = experts
         metadata["expert_used_count"] = fields["num_experts_per_tok"]
     if architecture == "GptOssForCausalLM":
         metadata["attention.sliding_window"] = fields["sliding_window"]
         metadata["expert_feed_forward_length"] = fields["intermediate_size"]
-    if architecture == "Qwen3MoeForCausalLM":
+    if architecture in ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "Glm4MoeForCausalLM"):
         metadata["expert_feed_forward_length"] = fields["moe_intermediate_size"]
     return metadata
+
+
+def _epsilon(fields: Mapping[str, Any]) -> dict[str, float]:
+    if "rms_norm_eps" in fields:
+        return {"attention.layer_norm_rms_epsilon": fields["rms_norm_eps"]}
+    return {"attention.layer_norm_epsilon": fields["layer_norm_eps"]}
+
+
+def _num_experts(fields: Mapping[str, Any]) -> int:
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    return next((fields[name] for name in names if fields.get(name)), 0)
 
 
 def _of_its_own(architecture: str, fields: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
@@ -287,6 +324,25 @@ def _of_its_own(architecture: str, fields: dict[str, Any], rope: dict[str, Any])
         metadata["attention.sliding_window_pattern"] = windowed
     if architecture == "Olmo3ForCausalLM" and "sliding_attention" in rope:
         metadata["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
+    if architecture == "Cohere2ForCausalLM":
+        windowed = [kind == "sliding_attention" for kind in fields["layer_types"]]
+        metadata["attention.sliding_window"] = fields["sliding_window"]
+        metadata["attention.sliding_window_pattern"] = windowed
+        metadata["logit_scale"] = fields["logit_scale"]
+        metadata["rope.scaling.type"] = "none"
+    if architecture == "Ministral3ForCausalLM":
+        metadata["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+        metadata["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+    if architecture == "Qwen2MoeForCausalLM":
+        metadata["expert_shared_feed_forward_length"] = fields["shared_expert_intermediate_size"]
+    if architecture == "Glm4MoeForCausalLM":
+        metadata["expert_shared_count"] = fields["n_shared_experts"]
+        metadata["leading_dense_block_count"] = fields["first_k_dense_replace"]
+        metadata["expert_gating_func"] = 2
+        metadata["expert_weights_scale"] = fields["routed_scaling_factor"]
+        metadata["expert_weights_norm"] = fields["norm_topk_prob"]
+        metadata["expert_group_count"] = fields["n_group"]
+        metadata["expert_group_used_count"] = fields["topk_group"]
     if architecture == "GraniteForCausalLM":
         metadata["embedding_scale"] = fields["embedding_multiplier"]
         metadata["attention.scale"] = fields["attention_multiplier"]
@@ -322,8 +378,10 @@ def _file_tensors(fields: dict[str, Any], stored: Mapping[str, Tensor]) -> dict[
             tensors[name] = _turned(fields, name, stored[original].float().numpy(), back=False)
     if fields["architectures"][0] == "GptOssForCausalLM":
         return tensors | _split_experts(fields, stored)
-    experts = fields.get("num_local_experts") or fields.get("num_experts") or 0
+    experts = _num_experts(fields)
     for layer in range(fields["num_hidden_layers"]) if experts else ():
+        if _expert(fields, str(layer), "ffn_down_exps", 0) not in stored:
+            continue  # a dense one
         for part in dict.fromkeys(EXPERT_NAMES.values()):
             each = [stored[_expert(fields, str(layer), part, expert)].numpy() for expert in range(experts)]
             tensors[f"blk.{layer}.{part}.weight"] = np.stack(each)
@@ -381,12 +439,14 @@ def _names(fields: Mapping[str, Any]) -> dict[str, str]:
     architecture = fields["architectures"][0]
     others = {
         "Phi3ForCausalLM": ("mlp.up_proj",),
+        "Glm4ForCausalLM": ("mlp.up_proj", "block_sparse_moe.gate"),
         "MixtralForCausalLM": ("mlp.gate", "mlp.gate_up_proj"),
         "GptOssForCausalLM": ("mlp.gate", "mlp.gate_up_proj", "block_sparse_moe.gate"),
     }
     parts = LAYER_NAMES | (GEMMA_NAMES if architecture.startswith("Gemma") else {})
     parts |= POST_NORM_NAMES if ARCHITECTURES[architecture] in ("olmo2", "exaone4") else {}
     parts |= GPT_OSS_NAMES if architecture == "GptOssForCausalLM" else {}
+    parts |= OWN_NAMES.get(architecture, {})
     for absent in others.get(architecture, ("mlp.gate_up_proj", "block_sparse_moe.gate")):
         del parts[absent]
     for layer in range(fields["num_hidden_layers"]):
@@ -394,6 +454,7 @@ def _names(fields: Mapping[str, Any]) -> dict[str, str]:
             for suffix in ("weight", "bias"):
                 names[f"model.layers.{layer}.{original}.{suffix}"] = f"blk.{layer}.{name}.{suffix}"
         names[f"model.layers.{layer}.self_attn.sinks"] = f"blk.{layer}.attn_sinks.weight"
+        names[f"model.layers.{layer}.mlp.gate.e_score_correction_bias"] = f"blk.{layer}.exp_probs_b.bias"
     return names
 
 

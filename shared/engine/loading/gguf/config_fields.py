@@ -17,6 +17,9 @@ from shared.engine.loading.gguf.rope_fields import rope_fields
 
 Fields = dict[str, Any]
 
+_SIGMOID = 2
+"""The number of the sigmoid in `expert_gating_func`."""
+
 
 def config_fields(header: GgufHeader) -> Fields:
     """Raises InvalidRequest, naming the key or the architecture that cannot be read."""
@@ -50,7 +53,7 @@ def _of_every_model(metadata: ModelMetadata) -> Fields:
         "num_key_value_heads": metadata.integer("attention.head_count_kv", num_heads),
         "head_dim": head_dim,
         "max_position_embeddings": metadata.integer("context_length"),
-        "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": metadata.number(_epsilon_key(metadata)),
         # Half a dimension more, so that multiplying it out cannot end just below.
         "partial_rotary_factor": 1.0 if rotary_dim == head_dim else (rotary_dim + 0.5) / head_dim,
         "rope_theta": metadata.number("rope.freq_base", 10000.0),
@@ -58,6 +61,11 @@ def _of_every_model(metadata: ModelMetadata) -> Fields:
         "tie_word_embeddings": "output.weight" not in header.tensors,
         "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
     }
+
+
+def _epsilon_key(metadata: ModelMetadata) -> str:
+    """Return the key of the norms' epsilon: those of Cohere take the mean away."""
+    return f"attention.layer_norm_{'' if metadata.architecture == 'cohere2' else 'rms_'}epsilon"
 
 
 def _llama(metadata: ModelMetadata) -> Fields:
@@ -98,6 +106,81 @@ def _qwen3_moe(metadata: ModelMetadata) -> Fields:
         "num_experts_per_tok": metadata.integer("expert_used_count"),
         "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
         "norm_topk_prob": True,
+    }
+
+
+def _qwen2_moe(metadata: ModelMetadata) -> Fields:
+    dense = metadata.integer("feed_forward_length")
+    chosen = metadata.integer("expert_used_count")
+    return {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "qkv_bias": "blk.0.attn_q.bias" in metadata.header.tensors,
+        "num_experts": metadata.integer("expert_count"),
+        "num_experts_per_tok": chosen,
+        "moe_intermediate_size": metadata.integer("expert_feed_forward_length", dense // chosen),
+        "shared_expert_intermediate_size": metadata.integer("expert_shared_feed_forward_length", dense),
+        "norm_topk_prob": False,
+    }
+
+
+def _glm4(metadata: ModelMetadata) -> Fields:
+    return {"architectures": ["Glm4ForCausalLM"], **_biases(metadata)}
+
+
+def _glm4_moe(metadata: ModelMetadata) -> Fields:
+    """Read GLM 4.5 and 4.6; layers that predict further tokens are counted and left alone."""
+    if metadata.integer("expert_gating_func", _SIGMOID, at_least=0) not in (0, _SIGMOID):
+        raise metadata.header.refused(
+            "its experts are not chosen by a sigmoid (expert_gating_func), as GLM's are; give its Hugging "
+            "Face directory"
+        )
+    further = metadata.integer("nextn_predict_layers", 0, at_least=0)
+    num_layers = metadata.integer("block_count") - further
+    if num_layers < 1:
+        raise metadata.header.refused(f"{further} of its layers predict further tokens, and none is left")
+    return {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "num_hidden_layers": num_layers,
+        "attention_bias": "blk.0.attn_q.bias" in metadata.header.tensors,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in metadata.header.tensors,
+        "n_routed_experts": metadata.integer("expert_count"),
+        "num_experts_per_tok": metadata.integer("expert_used_count"),
+        "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
+        "n_shared_experts": metadata.integer("expert_shared_count"),
+        "first_k_dense_replace": metadata.integer("leading_dense_block_count", 0, at_least=0),
+        "routed_scaling_factor": metadata.number("expert_weights_scale", 1.0),
+        "norm_topk_prob": metadata.flag("expert_weights_norm", default=False),
+        "n_group": metadata.integer("expert_group_count", 1),
+        "topk_group": metadata.integer("expert_group_used_count", 1),
+    }
+
+
+def _cohere2(metadata: ModelMetadata) -> Fields:
+    return {
+        "architectures": ["Cohere2ForCausalLM"],
+        "attention_bias": "blk.0.attn_q.bias" in metadata.header.tensors,
+        "logit_scale": metadata.number("logit_scale"),
+        "sliding_window": metadata.integer("attention.sliding_window"),
+        "layer_types": _layer_types(metadata, pattern=4),
+    }
+
+
+def _mistral3(metadata: ModelMetadata) -> Fields:
+    """Read Ministral 3, whose queries grow with the context, or the text model of Mistral 3."""
+    if metadata.integer("expert_count", 0, at_least=0):
+        raise metadata.header.refused(
+            "it is a mistral3 with experts, which is not read from a GGUF file; give its Hugging Face "
+            "directory"
+        )
+    growth = metadata.number("attention.temperature_scale", 0.0)
+    if not growth:
+        return {"architectures": ["MistralForCausalLM"], "sliding_window": None}
+    scaling = rope_fields(metadata, _head_dim(metadata))
+    if scaling.get("rope_type") != "yarn":
+        raise metadata.header.refused("its attention.temperature_scale needs a rope.scaling.type of yarn")
+    return {
+        "architectures": ["Ministral3ForCausalLM"],
+        "rope_scaling": {**scaling, "llama_4_scaling_beta": growth},
     }
 
 
@@ -192,7 +275,9 @@ def _gemma3(metadata: ModelMetadata) -> Fields:
 
 _ARCHITECTURES: dict[str, Callable[[ModelMetadata], Fields]] = {
     "llama": _llama,
+    "mistral3": _mistral3,
     "qwen2": _qwen2,
+    "qwen2moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
     "gemma2": _gemma2,
@@ -203,6 +288,9 @@ _ARCHITECTURES: dict[str, Callable[[ModelMetadata], Fields]] = {
     "granite": _granite,
     "olmo2": _olmo2,
     "exaone4": _exaone4,
+    "cohere2": _cohere2,
+    "glm4": _glm4,
+    "glm4moe": _glm4_moe,
 }
 
 

@@ -40,6 +40,12 @@ class ModelMetadata:
             raise self.header.refused(f"{self._key(name)} must be a number from 0 on, not {shown(value)}")
         return float(value)
 
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.header.metadata.get(self._key(name), default)
+        if not isinstance(value, bool):
+            raise self.header.refused(f"{self._key(name)} must be true or false, not {shown(value)}")
+        return value
+
     def text(self, name: str) -> str:
         """Empty where there is none."""
         value = self.header.metadata.get(self._key(name), "")

@@ -59,7 +59,8 @@ def _original_context(metadata: ModelMetadata, context: int) -> int:
 
 
 def _yarn(metadata: ModelMetadata, factor: float, context: int) -> dict[str, Any]:
-    if metadata.number("rope.scaling.yarn_log_multiplier", 0.0):
+    is_mistral = metadata.architecture == "mistral3"
+    if metadata.number("rope.scaling.yarn_log_multiplier", 0.0) and not is_mistral:
         raise metadata.header.refused("its rope.scaling.yarn_log_multiplier is not read")
     fields: dict[str, Any] = {
         "rope_type": "yarn",
@@ -68,7 +69,9 @@ def _yarn(metadata: ModelMetadata, factor: float, context: int) -> dict[str, Any
         "beta_fast": metadata.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": metadata.number("rope.scaling.yarn_beta_slow", 1.0),
     }
-    if metadata.has("rope.scaling.yarn_attn_factor"):
+    if is_mistral:  # the growth of the stretch and its multiplier take each other away
+        fields["attention_factor"] = 1.0
+    elif metadata.has("rope.scaling.yarn_attn_factor"):
         fields["attention_factor"] = metadata.number("rope.scaling.yarn_attn_factor")
     elif metadata.has("rope.scaling.attn_factor"):
         growth = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -11,7 +11,7 @@ from shared.engine.loading.gguf.header import GgufHeader, TensorPlace
 from shared.engine.loading.gguf.rope_fields import ROPE_TENSORS
 from shared.engine.loading.model_config import ModelConfig
 
-_INTERLEAVED = ("llama", "granite", "smollm3")
+_INTERLEAVED = ("llama", "mistral3", "granite", "smollm3")
 """Architectures whose rotated dimensions llama.cpp has beside each other, and their checkpoints do not."""
 _SUFFIXES = (".weight", ".bias")
 
@@ -21,15 +21,19 @@ class TensorSource:
     """A tensor of the model in a tensor of the file: all of it, or of stacked experts entry `expert`.
 
     `interleaved_heads` n: the rows of each of n heads lie as llama.cpp rotates them for some models, the two
-    dimensions of a frequency beside each other, where the model has them half a head apart.
+    dimensions of a frequency beside each other, where the model has them half a head apart. `is_row`: a
+    matrix of one row, which files hold as a vector.
     """
 
     place: TensorPlace
     expert: int | None = None
     interleaved_heads: int = 0
+    is_row: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self.is_row and len(self.place.shape) == 1:
+            return (1, *self.place.shape)
         return self.place.shape if self.expert is None else self.place.shape[1:]
 
 
@@ -64,9 +68,35 @@ def tensor_sources(header: GgufHeader, config: ModelConfig) -> dict[str, TensorS
         moe = config.layers[layer].moe
         if moe is not None:
             experts = _stacked_experts(header, family.names, layer, moe.num_experts)
+            experts |= _beside_experts(header, family.names, layer)
             found.update({prefix + name: source for name, source in experts.items()})
             used.update(source.place.name for source in experts.values())
+    if family.extra_layers:
+        used |= {name for name in header.tensors if _layer_of(name) >= config.num_layers}
     found.update({name: TensorSource(place) for name, place in header.tensors.items() if name not in used})
+    return found
+
+
+def _layer_of(name: str) -> int:
+    """Return the layer that a tensor of a file belongs to, -1 for none."""
+    number = name.split(".")[1] if name.startswith("blk.") else ""
+    return int(number) if number.isascii() and number.isdecimal() else -1
+
+
+def _beside_experts(header: GgufHeader, names: TensorNames, layer: int) -> dict[str, TensorSource]:
+    """Find the router's bias, the expert that every token meets, and its gate."""
+    parts = zip(("ffn_gate_shexp", "ffn_up_shexp"), names.expert_gate_up, strict=True)
+    ours = {f"{part}.weight": f"{names.shared_expert}.{name}.weight" for part, name in parts}
+    ours["ffn_down_shexp.weight"] = f"{names.shared_expert}.{names.expert_down}.weight"
+    ours["exp_probs_b.bias"] = names.choice_bias
+    found = {
+        name: TensorSource(header.tensors[f"blk.{layer}.{part}"])
+        for part, name in ours.items()
+        if f"blk.{layer}.{part}" in header.tensors
+    }
+    gate = header.tensors.get(f"blk.{layer}.ffn_gate_inp_shexp.weight")
+    if gate is not None:
+        found[f"{names.shared_gate}.weight"] = TensorSource(gate, is_row=True)
     return found
 
 

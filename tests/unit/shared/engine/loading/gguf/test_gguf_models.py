@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from structlog.testing import capture_logs
@@ -45,6 +47,13 @@ UNSCALED = (
     "olmo3",
     "exaone4",
     "exaone4 without windows, tied",
+    "qwen2 moe",
+    "cohere2",
+    "cohere2, one wide kv head, biases",
+    "glm4",
+    "glm4, whole heads rotate, no biases",
+    "glm4 moe",
+    "glm4 moe, chosen in groups, norms on heads",
 )
 SCALED = (
     "llama, llama3 rope",
@@ -53,6 +62,7 @@ SCALED = (
     "phi3, longrope within its context",
     "phi3, longrope beyond its context",
     "olmo3, yarn where all is seen",
+    "ministral3",
 )
 """The models whose config says the same in other words."""
 STORED_SCALES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")
@@ -175,6 +185,53 @@ def test_a_granite_without_positions_is_refused(tmp_path: Path) -> None:
     model.write(tmp_path / "model.gguf", tokenizer=IDS)
     with pytest.raises(InvalidRequest, match=r"it says that it has no positions \(rope.scaling.finetuned\)"):
         load_model_config(tmp_path / "model.gguf")
+
+
+def gguf_of(name: str, folder: Path, **metadata: Any) -> GgufModel:
+    """The model of a shape with other metadata, None for what is left out."""
+    model = GgufModel.of(save_shape(folder / "hf", SHAPES[name]))
+    model.metadata |= {key.replace("__", "."): value for key, value in metadata.items()}
+    model.metadata = {key: value for key, value in model.metadata.items() if value is not None}
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "fault"),
+    [
+        ("glm4 moe", {"expert_gating_func": 1}, r"not chosen by a sigmoid \(expert_gating_func\)"),
+        ("glm4 moe", {"nextn_predict_layers": 3}, "3 of its layers predict further tokens, and none is left"),
+        ("glm4 moe", {"expert_weights_norm": 1}, "glm4moe.expert_weights_norm must be true or false, not 1"),
+        ("ministral3", {"expert_count": 4}, "it is a mistral3 with experts"),
+        ("ministral3", {"rope__scaling__type": None}, "attention.temperature_scale needs .* of yarn"),
+        ("cohere2", {"attention__layer_norm_epsilon": None}, "attention.layer_norm_epsilon must be a number"),
+    ],
+)
+def test_what_a_file_says_that_is_not_read_is_refused_by_its_key(
+    name: str, metadata: dict[str, Any], fault: str, tmp_path: Path
+) -> None:
+    gguf_of(name, tmp_path, **metadata).write(tmp_path / "model.gguf", tokenizer=IDS)
+    with pytest.raises(InvalidRequest, match=fault):
+        load_model_config(tmp_path / "model.gguf")
+
+
+def test_layers_that_predict_further_tokens_are_left_alone(tmp_path: Path) -> None:
+    model = gguf_of("glm4 moe", tmp_path, block_count=4, nextn_predict_layers=1)
+    model.tensors["blk.3.nextn.eh_proj.weight"] = np.zeros((48, 96), np.float32)
+    held = model.write(tmp_path / "model.gguf", tokenizer=IDS)
+    expected = oracle_logits(model.oracle(held), prompt(40))
+    logits = engine_of(tmp_path / "model.gguf", SHAPES["glm4 moe"]).logits(prompt(40))
+    assert (logits - expected).abs().max() <= TOLERANCE
+
+
+def test_the_gate_of_a_shared_expert_may_be_a_vector(tmp_path: Path) -> None:
+    model = gguf_of("qwen2 moe", tmp_path)
+    flat = {name: tensor[0] for name, tensor in model.tensors.items() if name.endswith("inp_shexp.weight")}
+    assert flat
+    expected = oracle_logits(model.oracle(model.write(tmp_path / "whole.gguf", tokenizer=IDS)), prompt(40))
+    model.tensors |= flat
+    model.write(tmp_path / "model.gguf", tokenizer=IDS)
+    logits = engine_of(tmp_path / "model.gguf", SHAPES["qwen2 moe"]).logits(prompt(40))
+    assert (logits - expected).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
