@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -16,7 +17,8 @@ class Oracle:
     def __init__(self, model_dir: Path) -> None:
         self.model_dir = model_dir
         torch.set_num_threads(1)  # a model this small loses more to thread switches than it gains
-        self.model = LlamaForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        # `generate` annotates its self as a protocol that mypy follows on some machines and not on others.
+        self.model: Any = LlamaForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
         self.model.train(mode=False)
         self.tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
         config = json.loads((model_dir / "config.json").read_text())
@@ -45,7 +47,7 @@ class Oracle:
     @torch.inference_mode()
     def _generate(self, prompt: list[int], count: int) -> list[int]:
         ids = torch.tensor([prompt])  # [1, prompt]
-        output = self.model.generate(  # type: ignore[misc]  # its self is annotated as a protocol
+        output = self.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=count,
