@@ -1,7 +1,7 @@
 """Logs on stderr: one JSON object per line with ts, level, event, role, instance, request_id; or as text.
 
-Code logs with `structlog.get_logger()`. Prompts, completions and retrieved text are never logged
-above debug level.
+Code logs with `structlog.get_logger()`; lines of one event are bounded (`log_limit`). Prompts,
+completions and retrieved text are never logged above debug level.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
+
+from shared.telemetry.log_limit import LogLimit
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -39,6 +41,7 @@ def configure(
 
     structlog.configure(
         processors=[
+            LogLimit(),
             structlog.contextvars.merge_contextvars,
             identity,
             structlog.processors.add_log_level,

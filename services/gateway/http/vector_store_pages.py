@@ -119,7 +119,7 @@ def _read_filters(body: JsonFields) -> Filters:
 
 def _comparison(given: JsonFields) -> pb.MetadataFilter:
     kind, value = given.value("type"), given.value("value")
-    if kind not in COMPARISONS:
+    if not isinstance(kind, str) or kind not in COMPARISONS:
         allowed = ", ".join(COMPARISONS)
         raise given.wrong("type", f"one of {allowed}, or at the top an and of these")
     if (kind == "in") != isinstance(value, list):

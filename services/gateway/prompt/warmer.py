@@ -8,7 +8,8 @@ looks more closely at what it has found, the prompt as it would be if that chang
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -79,14 +80,14 @@ class Warmer:
         self._model = with_adapter(model, config.retrieval_adapter, self._context.fleet.instances)
         head_bytes = request.prompt_bytes - len(request.question.encode())
         if head_bytes >= config.warm_min_tokens:  # else it is too short, whatever its tokens are
-            self._start(self._warm_head())
+            self._start(self._warm_head)
 
     def on_found_first(self, epoch: int, passages: tuple[ScoredPassage, ...], sender: str) -> None:
         """A retriever has these, and looks at them more closely."""
         if not self.wants_first or not self._state.waits_for_retriever(sender, epoch):
             metrics.STALE_MESSAGES.inc()
         elif passages:
-            self._start(self._warm_likely(passages))
+            self._start(partial(self._warm_likely, passages))
 
     async def stop(self) -> None:
         """Retrieval has ended: nothing more is asked for; what has been asked for goes on."""
@@ -113,15 +114,15 @@ class Warmer:
 
     # ---- inside ---------------------------------------------------------------------------------------
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start `work` in place of what was begun before."""
         if self._task is not None:
             self._task.cancel()
         self._task = self._context.tasks.start(f"warm-{self._request_id}", self._try(work))
 
-    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _try(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except PenstockError as error:
             _count("failed")
             log.info("not_warmed", request_id=self._request_id, error=str(error))

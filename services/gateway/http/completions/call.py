@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from aiohttp import web
 
 from services.gateway.http.completions.error_object import FieldNames, SlowBody, error_object
+from services.gateway.http.fields.json_body import read_json_body
 from services.gateway.http.fields.json_fields import JsonFields
 from shared.errors import InvalidRequest, PenstockError, TooLarge
 
@@ -40,14 +41,7 @@ class HttpCall:
 
     async def read_json(self) -> JsonFields:
         """Raises TooLarge, SlowBody, or InvalidRequest for what is no JSON object."""
-        raw = await self._read_body()
-        try:
-            value = json.loads(raw, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError too
-            raise InvalidRequest(f"the body is no JSON ({error}): send a JSON object") from error
-        if not isinstance(value, dict):
-            raise InvalidRequest("the body is no JSON object: send one")
-        return JsonFields(value)
+        return read_json_body(await self._read_body())
 
     async def _read_body(self) -> bytes:
         if (self._request.content_length or 0) > self._max_body_bytes:
@@ -106,7 +100,3 @@ class HttpCall:
         """Close the connection without waiting for its client."""
         if self._request.transport is not None:
             self._request.transport.abort()
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")

@@ -100,6 +100,10 @@ _CONTRACT_NAMES: FieldNames = (
     (re.compile(r"^(priority|retrieval)(?= (?:is|needs) )"), r"penstock.\1"),
 )
 """The names that most of our paths have."""
+_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")
+"""A value of the client's in a sentence, as Python writes strings."""
+_QUOTE = "\0"
+"""Stands for it while the sentence's own words are renamed."""
 _PARAM = re.compile(r"[a-z_]+(?:\[\d+\]|\.[a-z_]+)*(?= (?:\d+ )?(?:is|has|holds|hold|needs|cannot|rules)\b)")
 """A sentence that is about a field begins with it."""
 _FIELDS = frozenset(
@@ -137,12 +141,21 @@ def _in_our_words(error: PenstockError, names: FieldNames) -> tuple[str, str | N
     """The sentence with the fields as this edge names them, and the one that it is about."""
     if isinstance(error, WrongField):
         return error.message, error.param
-    message = error.message
-    for contract, ours in (*names, *_CONTRACT_NAMES):
-        message = contract.sub(ours, message)
+    message = _renamed(error.message, (*names, *_CONTRACT_NAMES))
     if not isinstance(error, InvalidRequest | TooLarge):
         return message, None
     found = _PARAM.match(message)
     if found is None or re.split(r"[.\[]", found[0], maxsplit=1)[0] not in _FIELDS:
         return message, "model" if isinstance(error, NotFound) and message.startswith("model ") else None
     return message, found[0]
+
+
+def _renamed(message: str, names: FieldNames) -> str:
+    """Rename the fields of a sentence; what it quotes of the client stays as it was sent."""
+    message = message.replace(_QUOTE, "")
+    quoted = [found[0] for found in _QUOTED.finditer(message)]
+    message = _QUOTED.sub(_QUOTE, message)
+    for contract, ours in names:
+        message = contract.sub(ours, message)
+    first, *others = message.split(_QUOTE)
+    return first + "".join(quote + other for quote, other in zip(quoted, others, strict=False))

@@ -104,10 +104,7 @@ def _tool(function: JsonFields) -> pb.Tool:
 
 def _parameters(function: JsonFields) -> str:
     """Return the schema of a function's parameters as text."""
-    try:
-        return json.dumps(function.object("parameters").raw)
-    except RecursionError as error:
-        raise function.wrong("parameters", "less of it", "nested too deeply") from error
+    return json.dumps(function.object("parameters").raw)
 
 
 def _function(fields: JsonFields) -> JsonFields:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from shared.errors import InvalidRequest
@@ -49,6 +49,15 @@ class JsonFields:
             return default
         if not isinstance(value, str):
             raise self.wrong(name, "a string")
+        return value
+
+    def choice(self, name: str, allowed: Collection[str], default: str = "") -> str:
+        """Return the text of a field, which is one of `allowed`; `default` where it is absent."""
+        value = self.value(name)
+        if value is None and default:
+            return default
+        if not isinstance(value, str) or value not in allowed:
+            raise self.wrong(name, f"one of {', '.join(allowed)}")
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:

@@ -60,9 +60,7 @@ def read_penstock_options(body: JsonFields, headers: Mapping[str, str]) -> Penst
             raise WrongField(options.param(name), f"is no option: send one of {', '.join(OPTION_NAMES)}")
     fields: dict[str, Any] = {name: options.number(name, INT64) for name in MILLISECONDS if options.has(name)}
     if options.has("priority"):
-        if options.value("priority") not in PRIORITIES_BY_NAME:
-            raise options.wrong("priority", f"one of {', '.join(PRIORITIES_BY_NAME)}")
-        fields["priority"] = PRIORITIES_BY_NAME[options.text("priority")]
+        fields["priority"] = PRIORITIES_BY_NAME[options.choice("priority", PRIORITIES_BY_NAME)]
     if options.has("retrieval"):
         fields["retrieval"] = _retrieval(options)
     if options.has("cache"):
@@ -92,9 +90,7 @@ def _retrieval(options: JsonFields) -> pb.Retrieval:
         if value is not None:
             setattr(retrieval, name, value)
     if given.has("order"):
-        if given.value("order") not in ORDERS_BY_NAME:
-            raise given.wrong("order", f"one of {', '.join(ORDERS_BY_NAME)}")
-        retrieval.order = ORDERS_BY_NAME[given.text("order")]
+        retrieval.order = ORDERS_BY_NAME[given.choice("order", ORDERS_BY_NAME)]
     return retrieval
 
 
@@ -117,10 +113,8 @@ def _cache(options: JsonFields) -> pb.Cache:
         given = JsonFields({"mode": options.value("cache")}, f"{FIELD}.cache")
     else:
         given = options.object("cache")
-    if given.value("mode") not in CACHE_MODES_BY_NAME:
-        raise given.wrong("mode", f"one of {', '.join(CACHE_MODES_BY_NAME)}")
     cache = pb.Cache(
-        mode=CACHE_MODES_BY_NAME[given.text("mode")],
+        mode=CACHE_MODES_BY_NAME[given.choice("mode", CACHE_MODES_BY_NAME)],
         max_age_ms=given.number("max_age_ms", INT64) or 0,
         any_seed=given.flag("any_seed"),
     )

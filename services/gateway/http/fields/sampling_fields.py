@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ SCALAR_FIELDS = (
 TOP_K_OFF = -1
 """The number that others write for no top-k; here it is 0, and both are taken."""
 TOKEN_IDS = Bounds(0, MAX_TOKEN_ID, integer=True)
+TOKEN_ID = re.compile("0|[1-9][0-9]{0,9}")
 ANSWER_FORMATS = ("text", "json_object", "json_schema")
 LENGTHS = ("max_completion_tokens", "max_tokens")
 """The newer name first: it counts where both are there."""
@@ -91,8 +93,8 @@ def _logit_bias(body: JsonFields) -> Mapping[int, float]:
         )
     bias = {}
     for name in names:
-        if not (name.isascii() and name.isdecimal() and int(name[:20]) <= MAX_TOKEN_ID):
-            raise body.wrong("logit_bias", "token ids as names", name)
+        if not TOKEN_ID.fullmatch(name) or int(name) > MAX_TOKEN_ID:
+            raise body.wrong("logit_bias", "token ids as names, without leading zeros", name)
         bias[int(name)] = float(given.number(name, BIAS_BOUNDS))
     return bias
 

@@ -37,10 +37,11 @@ class ResponseInput:
     @property
     def field_names(self) -> FieldNames:
         def message_name(found: re.Match[str]) -> str:
-            return self.names[int(found[1])]
+            number = int(found[1])
+            return self.names[number] if number < len(self.names) else found[0]
 
         def call_name(found: re.Match[str]) -> str:
-            return self.call_names[int(found[1]), int(found[2])]
+            return self.call_names.get((int(found[1]), int(found[2])), found[0])
 
         def call_id_name(found: re.Match[str]) -> str:
             return f"{call_name(found)}.call_id"
