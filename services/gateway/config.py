@@ -19,6 +19,9 @@ class GatewayConfig(ServiceConfig):
     http_port: int = field_of(
         8000, help="port of the HTTP edge; 0 takes a free one", minimum=0, maximum=65535
     )
+    grpc_max_connections: int = field_of(
+        1024, help="open gRPC connections; above it new ones are closed at once", minimum=1, maximum=65536
+    )
     share_ports: bool = field_of(
         False,
         help="other gateways of this user listen on the same ports; a connection is with one of them",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from services.tokenizer.chat_prompt_builder import BuiltChat, ChatPromptBuilder
 from shared.blocks.block_hash import BlockHasher
-from shared.errors import InvalidRequest, TooLarge
+from shared.errors import ContextExceeded, InvalidRequest, TooLarge
 from shared.messages import (
     MAX_PROMPT_TOKENS,
     ChatTurn,
@@ -42,6 +42,8 @@ class PromptTokenizer:
         token_ids = prompt.token_ids
         if not token_ids:
             raise InvalidRequest("the prompt has no tokens; send some text")
+        if 0 < message.context_tokens <= len(token_ids):
+            raise ContextExceeded.of(len(token_ids), message.context_tokens)
         if len(token_ids) > MAX_PROMPT_TOKENS:
             raise TooLarge(f"a prompt of {len(token_ids)} tokens is over the limit of {MAX_PROMPT_TOKENS}")
         seed = self._hasher.seed(message.layout, message.tenant, message.adapter)

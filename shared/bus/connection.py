@@ -112,7 +112,7 @@ class Connection:
 
     # ---- sending --------------------------------------------------------------------------------
 
-    def check_room(self, subject: str, size: int) -> None:
+    def check_room(self, size: int) -> None:
         """Raise before nats-py sees a message that would hurt the connection.
 
         TooLarge over the server's max_payload (the server would close the connection for good),
@@ -121,8 +121,8 @@ class Connection:
         """
         if size > self.max_payload:
             raise TooLarge(
-                f"a message of {size} bytes for {subject} is over the server's max_payload of "
-                f"{self.max_payload}; send less at once"
+                f"a message of {size} bytes is over the NATS server's max_payload of {self.max_payload}: "
+                "send less at once, or raise it"
             )
         if self.client.is_closed or self.client.is_draining_pubs:
             raise Unavailable(f"the connection to NATS at {self.url} is closed")
@@ -134,12 +134,12 @@ class Connection:
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         """Queue bytes for the socket; they leave on the next turn of the loop."""
-        self.check_room(subject, len(data))
+        self.check_room(len(data))
         await self._guarded(self.client.publish(subject, data, reply=reply))
 
     async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
         """Raises TimeoutError at the timeout, NoListener at once when nobody listens there."""
-        self.check_room(subject, len(data))
+        self.check_room(len(data))
         answer = await self._guarded(self.client.request(subject, data, timeout=timeout_s))
         return bytes(answer.data)
 

@@ -65,7 +65,8 @@ class Tokenize:
     the last turn of a chat, a question, is to be answered from, best first; they stand in the prompt in
     `passage_order`, places among them (() as they come). As many of them are put in, whole ones, as there is
     room for: within `max_passage_tokens` (0 any number), in a prompt of `room_tokens` (0 as many as any may
-    have).
+    have). A prompt of `context_tokens` or more is refused by its length (0: of no length), as not every
+    answer has room for it.
     """
 
     text: str | None = None
@@ -81,6 +82,7 @@ class Tokenize:
     passage_order: tuple[int, ...] = ()
     max_passage_tokens: int = 0
     room_tokens: int = 0
+    context_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -416,6 +416,28 @@ async def test_a_removed_key_lets_its_live_requests_finish_and_begins_no_more(
         assert (await finish(peers, new.ask(running))).outcome == "finished"
 
 
+async def test_a_key_that_is_revoked_while_its_body_comes_is_a_401(nats_url: str, keys: Path) -> None:
+    one, other = Client("one", "acme"), Client("other", "acme")
+    async with fleet(nats_url), gateway(nats_url, api_keys=write(keys, one, other)) as running:
+        host, _, port = running.http.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = b'{"prompt": "hello"}'
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"Content-Type: application/json\r\nAuthorization: {one.metadata[0][1]}\r\n"
+            "Expect: 100-continue\r\n\r\n"
+        )
+        writer.write(head.encode())
+        await asyncio.wait_for(reader.readuntil(b"100 Continue\r\n\r\n"), 20)  # it is known by its key now
+        write(keys, other)
+        await running.key_gate.reload()
+        writer.write(body)
+        answer = await asyncio.wait_for(reader.readuntil(b"}}"), 20)
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"does not know the API key any more" in answer
+
+
 async def test_limits_change_while_requests_are_live(nats_url: str, keys: Path) -> None:
     client = Client("a", "t", concurrency=1)
     async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:

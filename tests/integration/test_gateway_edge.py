@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import grpc
@@ -11,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from protos.penstock.v1 import inference_pb2 as pb
+from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import PenstockError, UnknownMessage
@@ -35,9 +37,14 @@ from tests.integration.gateway_peers import (
     fleet,
     gateway,
 )
+from tests.support import metric
 from tests.support.client import generate
 from tests.support.wait import until
 
+CROWD = 2500
+"""The calls that come at once: the library alone cancels some of so many."""
+AS_BYTES: tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]] = (bytes, bytes)
+"""Writes and reads messages as they are."""
 ALL_THREE = {"decode-0", "prefill-0", "detokenizer-0"}
 
 
@@ -318,3 +325,53 @@ async def test_a_message_for_another_service_is_answered_with_a_typed_error(nats
         with pytest.raises(UnknownMessage) as caught:
             await peers.bus.ask(inbox("gateway", GATEWAY), KvAbortAck(1), Envelope(), Deadline.after(2))
     assert isinstance(caught.value, PenstockError)
+
+
+@pytest.mark.parametrize("method", ["Generate", "Tokenize", "Retrieve"])
+async def test_bytes_that_are_no_message_are_an_invalid_argument(nats_url: str, method: str) -> None:
+    before = metric.value("penstock_requests_total", outcome="failed")
+    async with gateway(nats_url) as running:
+        path = f"/penstock.v1.Inference/{method}"
+        sent = b"\xff" * 40
+        try:
+            if method == "Generate":
+                async for _ in running.channel.unary_stream(path, *AS_BYTES)(sent):
+                    pass
+            else:
+                await running.channel.unary_unary(path, *AS_BYTES)(sent)
+        except grpc.aio.AioRpcError as error:
+            caught = error
+    assert caught.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "no message of this call" in (caught.details() or "")
+    assert metric.value("penstock_requests_total", outcome="failed") == before + 1
+
+
+async def test_bytes_that_are_no_message_end_a_stream_of_messages_too(nats_url: str) -> None:
+    async with gateway(nats_url) as running:
+        path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+        call = running.channel.stream_stream(path, *AS_BYTES)(iter([b"\xff" * 40]))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_each_of_very_many_calls_at_once_ends_with_a_status_of_ours(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url, max_sessions=1) as running:
+        first = asyncio.create_task(generate(running.stub, ask()))
+        envelope, _ = await peers.placed()
+        answers = await asyncio.gather(*(generate(running.stub, ask()) for _ in range(CROWD)))
+        codes = Counter(answer.status for answer in answers)
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await first).status is grpc.StatusCode.OK
+    assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED: CROWD}
+
+
+async def test_a_connection_above_the_limit_is_closed_and_the_others_serve_on(nats_url: str) -> None:
+    async with gateway(nats_url, grpc_max_connections=1) as running:
+        await running.stub.ListModels(pb.ListModelsRequest())
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(running.server.address, options=options) as another:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await rpc.InferenceStub(another).ListModels(pb.ListModelsRequest(), timeout=20)
+        await running.stub.ListModels(pb.ListModelsRequest())
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

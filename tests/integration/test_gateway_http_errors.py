@@ -131,7 +131,7 @@ async def test_without_a_worker_in_time_it_is_a_503(nats_url: str) -> None:
 
 async def test_a_bug_is_a_500_without_details(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with edge(nats_url) as here:
-        monkeypatch.setattr(here.running.registry, "open_session", None)
+        monkeypatch.setattr(here.running.registry, "open_sessions", None)
         reply = await here.post(CHAT, HELLO)
     assert (reply.status, reply.error["code"]) == (500, "internal_error")
     assert "not callable" not in reply.error["message"]

@@ -121,6 +121,18 @@ async def test_a_prompt_that_fills_the_context_is_what_openai_calls_it(
     assert "5 tokens, and the maximum context length of the model is 5 tokens" in reply.error["message"]
 
 
+async def test_a_tokenizer_hears_how_long_a_prompt_may_be(nats_url: str) -> None:
+    """Its answer to a longer one might not fit into a message."""
+    async with edge(nats_url) as here:
+        for role, context in (("prefill", 9), ("decode", 7)):
+            here.peers[f"{role}-0"].say(context_tokens=context)
+        await until(lambda: (context_of(here, "prefill"), context_of(here, "decode")) == (9, 7))
+        assert (await here.answered(CHAT, HELLO)).status == 200
+        ((_, asked),) = here.peers["tokenizer-0"].of(Tokenize)
+    assert isinstance(asked, Tokenize)
+    assert asked.context_tokens == 7
+
+
 async def test_what_a_worker_says_of_its_context_is_told_as_such_too(nats_url: str) -> None:
     def answers(message: Message) -> Answer:
         return ContextExceeded.of(5, 4) if isinstance(message, Reserve) else default_answer(message)

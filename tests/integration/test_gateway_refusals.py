@@ -92,7 +92,7 @@ async def test_a_stream_that_outlasts_its_first_token_deadline_finishes(nats_url
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "a")
         (session,) = running.registry._live.values()
-        await until(session._budget.first_token.expired)
+        await until(session.budget.first_token.expired)
         await peers.text(envelope.request_id, 6, "b", finish="stop")
         answer = await call
     assert (answer.outcome, answer.text) == ("finished", "ab")

@@ -116,7 +116,7 @@ async def test_the_first_token_does_not_wait_under_the_inter_token_deadline(nats
         call = asyncio.create_task(generate(running.stub, patient("hello", 1)))
         envelope, _ = await peers.placed()
         (session,) = running.registry._live.values()
-        assert session._deadline == session._budget.first_token
+        assert session._deadline == session.budget.first_token
         await peers.text(envelope.request_id, 5, "a", finish="stop")
         answer = await call
     assert answer.outcome == "finished"

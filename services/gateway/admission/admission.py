@@ -12,24 +12,11 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.degradation import DegradationLevel
 from shared.errors import DeadlineExpired, Overloaded
 
-FULL_RETRY_MS = 500
-"""The hint to a client when all sessions are in use and none has ended yet to tell from."""
 TTFT_DOUBT = 1.25
 """A first token is given up only when it is predicted to be late by this factor: rates are measured, not
 known, and a request that is refused for nothing costs more than one that expires."""
-SESSIONS, TTFT, PRIORITY = "sessions", "ttft", "priority"
+TTFT, PRIORITY = "ttft", "priority"
 """Why the gateway sheds, as `penstock_shed_total` counts it."""
-
-
-def check_room(live_sessions: int, max_sessions: int, wait_s: float) -> None:
-    """Raise Overloaded when this gateway has no session left; `wait_s` is when it may have one, 0 unknown."""
-    if live_sessions >= max_sessions:
-        raise Overloaded(
-            f"all {max_sessions} sessions of this gateway are in use: retry later or use another gateway",
-            hop="gateway",
-            retry_after_ms=math.ceil(wait_s * 1000) or FULL_RETRY_MS,
-            reason=SESSIONS,
-        )
 
 
 def check_wait(wait_s: float, remaining_s: float) -> None:

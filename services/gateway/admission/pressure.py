@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -12,13 +10,14 @@ import structlog
 from services.gateway.admission.admission import queued_s
 from services.gateway.admission.admission_queue import LOWEST_CLASS, AdmissionQueue
 from services.gateway.admission.degradation import Degradation
+from services.gateway.admission.usual_budget import UsualBudget
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Candidate, serving
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
-BUDGETS_REMEMBERED = 64
 WATCH_S = 0.1
 """The time between two looks at the pressure."""
 REST_WATCH_S = 0.5
@@ -33,15 +32,20 @@ class Pressure:
     `instances(role)`: those of the fleet, with what was sent to them since they told of themselves.
     """
 
-    def __init__(self, queue: AdmissionQueue, instances: Callable[[str], Sequence[Candidate]]) -> None:
+    def __init__(
+        self,
+        queue: AdmissionQueue,
+        instances: Callable[[str], Sequence[Candidate]],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._queue = queue
         self._instances = instances
-        self._budgets_s: deque[float] = deque(maxlen=BUDGETS_REMEMBERED)
+        self._budgets = UsualBudget(clock)
         self._asked = asyncio.Event()
 
-    def record_budget(self, first_token_s: float) -> None:
-        """A request has come, with so much time for its first token."""
-        self._budgets_s.append(first_token_s)
+    def record_budget(self, tenant: str, first_token_s: float) -> None:
+        """A request of `tenant` was taken, with so much time for its first token."""
+        self._budgets.record(tenant, first_token_s)
         self._asked.set()
 
     async def until_asked(self) -> None:
@@ -59,7 +63,8 @@ class Pressure:
 
     def of(self, model: ModelIdentity) -> float:
         """Return that wait as a share of the usual budget."""
-        return self.wait_s(model) / self.usual_budget_s if self._budgets_s else 0.0
+        usual_s = self.usual_budget_s
+        return self.wait_s(model) / usual_s if usual_s else 0.0
 
     def highest(self) -> float:
         """Return the highest pressure of all models that are served."""
@@ -68,8 +73,8 @@ class Pressure:
 
     @property
     def usual_budget_s(self) -> float:
-        """The median of the last requests'."""
-        return statistics.median(self._budgets_s)
+        """The usual time for a first token, of the requests that were taken lately; 0 without any."""
+        return self._budgets.usual_s()
 
 
 async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.blocks.room import blocks_ahead
 from shared.errors import Unavailable
 from shared.messages import Heartbeat
-from shared.roles import REQUIRED_ROLES, ROUTED_ROLES
+from shared.roles import REQUIRED_ROLES, ROUTED_ROLES, TARGET_ROLES
 
 DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
 """Taken for an instance that has not measured its rate yet; only the comparison matters."""
@@ -78,6 +78,16 @@ class RoutingDecision:
 def serving(views: Sequence[C], role: str, model: ModelIdentity) -> list[C]:
     """Return the instances that serve `model`; a speculator or a retriever serves all."""
     return [view for view in views if role not in REQUIRED_ROLES or model.is_served_by(view.heartbeat)]
+
+
+def longest_context(instances: Callable[[str], Sequence[Candidate]], model: ModelIdentity) -> int:
+    """Return the longest context, in tokens, that a worker of each role takes; 0: not known."""
+    longest = []
+    for role in TARGET_ROLES:
+        contexts = [view.heartbeat.context_tokens for view in serving(instances(role), role, model)]
+        if contexts and all(contexts):
+            longest.append(max(contexts))
+    return min(longest, default=0)
 
 
 def free_slots(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) -> int | None:

@@ -12,7 +12,7 @@ from services.gateway.asks.text_asks import TextAsks
 from services.gateway.config import GatewayConfig
 from services.gateway.grpc.edge_status import abort_call
 from services.gateway.grpc.edge_text import TextEdge, call_authorization
-from services.gateway.request.choices import choices_of
+from services.gateway.request.choices import Choices
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.client_cancels import ClientCancels
@@ -39,16 +39,16 @@ class InferenceEdge(TextEdge):
         failed: PenstockError | None
         try:
             key = self._ingress.identify(call_authorization(call))
-            requests = choices_of(request)
-            sessions = CallSessions.open(self._ingress, key, requests, call_remaining_s=call.time_remaining())
+            choices = Choices.of(request)
+            sessions = CallSessions.open(self._ingress, key, choices, call_remaining_s=call.time_remaining())
         except PenstockError as error:
             await _refuse(arrived, error, call)
             failed = error
         else:
             call.add_done_callback(lambda _: sessions.end_call())  # type: ignore[arg-type]  # the stub is no callable
-            turn = asyncio.Lock() if len(requests) > 1 else None
+            turn = asyncio.Lock() if len(choices) > 1 else None
             failed = await sessions.relay_all(
-                [_CallWriter(call, turn, index) for index in range(len(requests))]
+                [_CallWriter(call, turn, index) for index in range(len(choices))]
             )
         if failed is not None:
             await abort_call(call, failed)

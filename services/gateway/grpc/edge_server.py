@@ -16,6 +16,7 @@ from services.gateway.asks.text_calls import TextCalls
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.grpc.edge import InferenceEdge
+from services.gateway.grpc.edge_messages import ReadMessages
 from services.gateway.grpc.edge_reflection import serve_reflection
 from services.gateway.session.session_registry import SessionRegistry
 from shared.bus.fleet import FleetView
@@ -36,6 +37,11 @@ KEEPALIVE_MS = 5000
 KEEPALIVE_TIMEOUT_MS = 2000
 """A client whose machine is gone is noticed within the two together, and its request cancelled."""
 MIN_CLIENT_PING_MS = 1000
+MAX_UNREAD_CALLS = 16_384
+"""The most calls that have come in and were not looked at yet, of all connections; what is more is cancelled
+without a word."""
+UNREAD_CALL_S = 60
+"""The longest time for which a call may not be looked at."""
 
 
 class EdgeServer:
@@ -52,7 +58,7 @@ class EdgeServer:
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
-        self._server = grpc.aio.server(options=_options(config))
+        self._server = grpc.aio.server(options=_options(config), interceptors=[ReadMessages()])
         self._certificate = EdgeCertificate.of(config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -131,6 +137,10 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", config.max_request_bytes),
         ("grpc.max_send_message_length", MAX_EVENT_BYTES),
+        ("grpc.max_allowed_incoming_connections", config.grpc_max_connections),
+        ("grpc.server.max_pending_requests", MAX_UNREAD_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_UNREAD_CALLS),
+        ("grpc.server_max_unrequested_time_in_server", UNREAD_CALL_S),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),

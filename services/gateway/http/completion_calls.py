@@ -7,7 +7,6 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.http.completions.call import HttpCall
 from services.gateway.http.completions.error_object import FieldNames
@@ -15,6 +14,7 @@ from services.gateway.http.completions.event_stream import EventStream
 from services.gateway.http.completions.token_text import FetchTokenBytes
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import PenstockOptions
+from services.gateway.request.choices import Choices
 from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.ingress import Ingress, record_refusal
 from services.gateway.session.response_relay import ResponseWriter
@@ -25,10 +25,10 @@ REQUEST_ID = "x-request-id"
 
 
 class AskedCall(Protocol):
-    """One call in any of OpenAI's shapes: a session for each of `requests`."""
+    """One call in any of OpenAI's shapes: a session for each of `choices`."""
 
     @property
-    def requests(self) -> Sequence[pb.GenerateRequest]: ...
+    def choices(self) -> Choices: ...
     @property
     def stream(self) -> bool: ...
     @property
@@ -62,10 +62,11 @@ class CompletionCalls:
         names: FieldNames = ()
         try:
             key = self._ingress.identify(call.authorization)
+            self._ingress.check_room(key)  # before anything is read, which costs more than the answer
             asked = read(await call.read_json(), call.headers, self._config.default_max_tokens)
             names = asked.field_names
             salt = asked.options.cache_salt
-            sessions = CallSessions.open(self._ingress, key, asked.requests, cache_salt=salt)
+            sessions = CallSessions.open(self._ingress, key, asked.choices, cache_salt=salt)
         except PenstockError as error:
             record_refusal(error)
             return call.error(error, names=names)

@@ -74,8 +74,12 @@ class KeyGate:
 
     def admit_tokens(self, key: ApiKey, prompt_tokens: int, max_tokens: int, *, exact: bool) -> Allowance:
         """The same for what is no request; `exact` as in `KeyLedger.admit`."""
+        ledger = self._ledgers.get(key.hash)
+        if ledger is None:  # taken out of the file since the call was let in
+            metrics.API_KEY_REFUSALS.labels(reason="revoked_key", tenant=key.tenant).inc()
+            raise Unauthenticated("this gateway does not know the API key any more: send another one")
         try:
-            return self._ledgers[key.hash].admit(prompt_tokens, max_tokens, exact=exact)
+            return ledger.admit(prompt_tokens, max_tokens, exact=exact)
         except (LimitReached, TooLarge) as error:
             reason = error.limit if isinstance(error, LimitReached) else error.code
             metrics.API_KEY_REFUSALS.labels(reason=reason, tenant=key.tenant).inc()

@@ -163,11 +163,11 @@ class Allowance:
             self._reserve(used_tokens)
             self._end()
 
-    def undo(self) -> None:
-        """There will be no request: the gateway itself has no room for it."""
+    def undo(self, *, counted: bool = False) -> None:
+        """There will be no request, of which nothing is used; `counted`: that it was asked for counts."""
         if not self._ended:
             self._reserve(0)
-            if self._requests is not None:
+            if self._requests is not None and not counted:
                 self._requests.take(-1)
             self._end()
 

@@ -8,12 +8,11 @@ from services.gateway.admission.admission import check_class, check_ttft, check_
 from services.gateway.admission.admission_queue import CLASSES
 from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity, find_model
-from services.gateway.fleet.routing import serving
+from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.request.prompt_passages import prompt_room_tokens
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
 from shared.errors import ContextExceeded
-from shared.roles import TARGET_ROLES
 
 
 class AdmissionGate:
@@ -62,14 +61,7 @@ class AdmissionGate:
         check_ttft(loaded, budget.first_token.remaining_s(), tokens, block_hashes)
 
     def _context_tokens(self, model: ModelIdentity) -> int:
-        """The longest that a worker of each role takes; 0: not known."""
-        longest = []
-        for role in TARGET_ROLES:
-            views = serving(self._context.fleet.instances(role), role, model)
-            contexts = [view.heartbeat.context_tokens for view in views]
-            if contexts and all(contexts):
-                longest.append(max(contexts))
-        return min(longest, default=0)
+        return longest_context(self._context.fleet.instances, model)
 
     def _check_class(self, model: ModelIdentity, request: Request) -> None:
         pressure, level = self._context.pressure, self._context.degradation.level

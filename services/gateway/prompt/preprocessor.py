@@ -10,7 +10,7 @@ from functools import partial
 from services.gateway.fleet.model_identity import ModelIdentity, find_model
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import speaks_against
-from services.gateway.fleet.routing import serving
+from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.prompt.role_asker import RoleAsker
 from services.gateway.question.searched_question import searched_question
@@ -187,6 +187,7 @@ class Preprocessor:
             tenant=request.cache_scope,
             adapter=model.adapter.digest,
             room_tokens=room_tokens,
+            context_tokens=longest_context(self._fleet.instances, model),
         )
         if self._read is not None and self._read[0] == asked:
             return self._read[1]

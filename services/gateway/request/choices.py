@@ -1,10 +1,12 @@
-"""Several choices of one prompt: requests of their own, with seeds that follow from the one given."""
+"""Several choices of one call: requests that share a prompt, with seeds that follow from the one given."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.request.request import Request
 from shared.errors import InvalidRequest
 
 MAX_CHOICES = 128
@@ -12,23 +14,37 @@ MAX_CHOICES = 128
 SEED_SPAN = 1 << 64
 
 
-def choices_of(message: pb.GenerateRequest) -> Sequence[pb.GenerateRequest]:
-    """The requests of a call over gRPC; raises InvalidRequest."""
-    if not message.HasField("n"):
-        return [message]
-    if not 1 <= message.n <= MAX_CHOICES:
-        raise InvalidRequest(f"n is {message.n}: send an integer from 1 to {MAX_CHOICES}")
-    return repeat_request(message, message.n)
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The requests of one call: `n` for each of `prompts`, after another. Raises InvalidRequest."""
 
+    prompts: tuple[pb.GenerateRequest, ...]
+    n: int = 1
 
-def repeat_request(message: pb.GenerateRequest, n: int) -> list[pb.GenerateRequest]:
-    if n > 1 and message.cache.any_seed:
-        raise InvalidRequest(f"cache.any_seed would make {n} answers one: send n 1, or leave it out")
-    requests = []
-    for number in range(n):
-        request = pb.GenerateRequest()
-        request.CopyFrom(message)
-        if message.sampling.HasField("seed"):
-            request.sampling.seed = (message.sampling.seed + number) % SEED_SPAN
-        requests.append(request)
-    return requests
+    def __post_init__(self) -> None:
+        if self.n > 1 and any(prompt.cache.any_seed for prompt in self.prompts):
+            raise InvalidRequest(f"cache.any_seed would make {self.n} answers one: send n 1, or leave it out")
+
+    def __len__(self) -> int:
+        return self.n * len(self.prompts)
+
+    @classmethod
+    def of(cls, message: pb.GenerateRequest) -> Choices:
+        """The choices of a call over gRPC."""
+        n = message.n if message.HasField("n") else 1
+        if not 1 <= n <= MAX_CHOICES:
+            raise InvalidRequest(f"n is {n}: send an integer from 1 to {MAX_CHOICES}")
+        return cls((message,), n)
+
+    def share(
+        self, prompt: pb.GenerateRequest, request: Request, draw_seed: Callable[[], int]
+    ) -> list[Request]:
+        """Return the choices of `prompt`, which was checked as `request`: they share all but their seeds."""
+
+        def seed(number: int) -> int:
+            if prompt.sampling.HasField("seed"):
+                return (request.sampling.seed + number) % SEED_SPAN
+            return draw_seed()
+
+        others = [replace(request.sampling, seed=seed(number)) for number in range(1, self.n)]
+        return [request, *(replace(request, sampling=sampling) for sampling in others)]

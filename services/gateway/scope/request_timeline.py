@@ -7,10 +7,13 @@ from collections import Counter
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import Mark
+from shared.telemetry import metrics
 from shared.telemetry.timeline import Phase, Timeline
 
 MAX_CLIENT_US = 60_000_000
 """A client's send time further back than this, or in the future, is a wrong clock: left out."""
+MAX_MARK = 1 << 31
+"""The greatest mark of a worker that is believed, in microseconds or as a count. Another is left out."""
 COUNT_PREFIX = "count:"
 FIRST_TOKEN_PARTS = (
     "prefill.queue",
@@ -44,7 +47,9 @@ class RequestTimeline:
         if self._streaming and not marks:
             return
         for mark in marks:
-            if mark.phase.startswith(COUNT_PREFIX):
+            if not 0 <= mark.duration_us <= MAX_MARK:
+                metrics.DROPPED_MESSAGES.labels(reason="wrong_mark").inc()
+            elif mark.phase.startswith(COUNT_PREFIX):
                 self.counts[mark.phase.removeprefix(COUNT_PREFIX)] += mark.duration_us
             else:
                 self._marks[mark.phase] += mark.duration_us

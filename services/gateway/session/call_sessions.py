@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
 
-from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.scope.budget import Budget
+from services.gateway.request.choices import Choices
 from services.gateway.scope.outcome import Outcome
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.response_relay import ResponseWriter, relay_response
@@ -21,14 +19,8 @@ OTHERS_END_S = 1.0
 """The other choices of a call may take so long to say that they are cancelled, when one has failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    session: Session
-    budget: Budget
-
-
 class CallSessions:
-    def __init__(self, opened: Sequence[OpenSession]) -> None:
+    def __init__(self, opened: Sequence[Session]) -> None:
         self._opened = opened
 
     @classmethod
@@ -36,38 +28,26 @@ class CallSessions:
         cls,
         ingress: Ingress,
         key: ApiKey,
-        requests: Sequence[pb.GenerateRequest],
+        choices: Choices,
         *,
         call_remaining_s: float | None = None,
         cache_salt: str = "",
     ) -> Self:
         """Raises why one is not taken; then none is."""
-        opened: list[OpenSession] = []
-        sessions = cls(opened)
-        try:
-            for request in requests:
-                session, budget = ingress.open_session(
-                    key, request, call_remaining_s=call_remaining_s, cache_salt=cache_salt
-                )
-                opened.append(OpenSession(session, budget))
-        except PenstockError:
-            sessions._cancel("another choice of the same call is not taken")
-            sessions.end_call()
-            raise
-        return sessions
+        return cls(
+            ingress.open_sessions(key, choices, call_remaining_s=call_remaining_s, cache_salt=cache_salt)
+        )
 
     @property
     def request_id(self) -> str:
         """The id of the first choice's request."""
-        return self._opened[0].session.request_id
+        return self._opened[0].request_id
 
     async def relay_all(self, writers: Sequence[ResponseWriter]) -> PenstockError | None:
         """Relay until all have finished; where one has not, cancel the others and return why."""
         relays = [
-            asyncio.create_task(
-                relay_response(each.session, each.budget, writer), name=f"relay-{each.session.request_id}"
-            )
-            for each, writer in zip(self._opened, writers, strict=True)
+            asyncio.create_task(relay_response(session, writer), name=f"relay-{session.request_id}")
+            for session, writer in zip(self._opened, writers, strict=True)
         ]
         waiting: set[asyncio.Task[Outcome]] = set(relays)
         try:
@@ -86,13 +66,13 @@ class CallSessions:
     def end_call(self) -> None:
         """The edge is done with the call."""
         self._cancel("the client ended the call")
-        for each in self._opened:
-            each.session.on_call_ended()
+        for session in self._opened:
+            session.on_call_ended()
 
     def _cancel(self, why: str) -> None:
         """Cancel all choices; one that has ended already stays as it is."""
-        for each in self._opened:
-            each.session.cancel_request(why)
+        for session in self._opened:
+            session.cancel_request(why)
 
 
 def _error_of(relay: asyncio.Task[Outcome]) -> PenstockError | None:

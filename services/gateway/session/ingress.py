@@ -11,13 +11,15 @@ import structlog
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.keys.key_gate import NOBODY, KeyGate
+from services.gateway.keys.rate_limits import Allowance, LimitReached
+from services.gateway.request.choices import Choices
 from services.gateway.request.request import Request, validate_request
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import count_outcome
 from services.gateway.session.session import Session
 from services.gateway.session.session_registry import SessionRegistry
-from shared.errors import PenstockError
+from shared.errors import DeadlineExpired, Overloaded, PenstockError
 from shared.files.api_key_file import ApiKey
 
 log = structlog.get_logger()
@@ -56,24 +58,41 @@ class Ingress:
         self._registry.prompt_limits.check_request(request)
         return request
 
-    def open_session(
+    def check_room(self, key: ApiKey, count: int = 1) -> None:
+        """Raise why nothing of this key can be taken now, whatever it asks for: before that is read."""
+        self._registry.check_room(key.tenant, count)
+
+    def open_sessions(
         self,
         key: ApiKey,
-        message: pb.GenerateRequest,
+        choices: Choices,
         *,
         call_remaining_s: float | None = None,
         cache_salt: str = "",
-    ) -> tuple[Session, Budget]:
-        """Start what `message` asks for; raises why it is not taken. `call_remaining_s`: a gRPC deadline."""
-        seed = secrets.randbits(SEED_BITS)
-        valid = self.validate(message, drawn_seed=seed, key=key, cache_salt=cache_salt)
-        budget = Budget.of(valid, self._config, call_remaining_s)
-        allowance = self._key_gate.admit(key, valid)
+    ) -> list[Session]:
+        """Start what a call asks for: all of it or, raising why, nothing. `call_remaining_s`: a gRPC
+        deadline."""
+        self.check_room(key, len(choices))
+        requests: list[Request] = []
+        for prompt in choices.prompts:
+            valid = self.validate(prompt, drawn_seed=_draw_seed(), key=key, cache_salt=cache_salt)
+            requests += choices.share(prompt, valid, _draw_seed)
+        budgets = [Budget.of(request, self._config, call_remaining_s) for request in requests]
+        allowances: list[Allowance] = []
         try:
-            return self._registry.open_session(valid, budget, allowance), budget
-        except BaseException:
-            allowance.undo()
+            for request in requests:
+                allowances += [self._key_gate.admit(key, request)]  # those before a refusal are given back
+            return self._registry.open_sessions(list(zip(requests, budgets, allowances, strict=True)))
+        except BaseException as error:
+            # Who asks for what cannot be had in its time has asked: else asking so would cost nothing.
+            counted = isinstance(error, DeadlineExpired | Overloaded) and not isinstance(error, LimitReached)
+            for allowance in allowances:
+                allowance.undo(counted=counted)
             raise
+
+
+def _draw_seed() -> int:
+    return secrets.randbits(SEED_BITS)
 
 
 def record_refusal(error: PenstockError) -> Outcome:

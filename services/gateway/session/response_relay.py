@@ -6,12 +6,15 @@ import asyncio
 import time
 from typing import Protocol
 
+import structlog
+
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.scope.budget import Budget
 from services.gateway.scope.outcome import Outcome
 from services.gateway.session.session import Session
-from shared.errors import Cancelled
+from shared.errors import Cancelled, InternalError, PenstockError
 from shared.telemetry import metrics
+
+log = structlog.get_logger()
 
 WRITE_GRACE_S = 5.0
 """A client that does not read may keep its call open for so long after the total deadline."""
@@ -26,11 +29,23 @@ class ResponseWriter(Protocol):
     async def write_end(self, end: pb.Terminal) -> None: ...
 
 
-async def relay_response(session: Session, budget: Budget, writer: ResponseWriter) -> Outcome:
-    """Write everything until the end. A call that is dropped before that cancels its request."""
+async def relay_response(session: Session, writer: ResponseWriter) -> Outcome:
+    """Write everything until the end. A call that is dropped before that cancels its request.
+
+    A fault of the gateway's own on the way is an end too, of which the client hears as of any other.
+    """
     try:
-        async with asyncio.timeout(budget.total.remaining_s() + WRITE_GRACE_S):
-            return await _relay_parts(session, writer)
+        async with asyncio.timeout(session.budget.total.remaining_s() + WRITE_GRACE_S):
+            try:
+                return await _relay_parts(session, writer)
+            except PenstockError:  # the way to the client, which hears no more
+                raise
+            except Exception as error:
+                log.exception("relay_failed", request_id=session.request_id)
+                failed = InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway")
+                outcome = Outcome.of(failed)
+                await writer.write_end(outcome.terminal_event(pb.Usage(), pb.Timeline()))
+                return outcome
     except TimeoutError:
         return Outcome.of(Cancelled("the client did not read its answer: read faster"))
     finally:

@@ -76,7 +76,7 @@ class Session:
         self._context = context
         self._gate = gate
         self._poison_requests = context.poison_requests
-        self._budget = budget
+        self.budget = budget
         self._crash_record = scope.crash_record
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -119,9 +119,14 @@ class Session:
         log.warning("request_convicted", request_id=self.request_id, epoch=self.state.epoch)
         self._interrupt(poison_request_error(hop))
 
+    def on_fault(self, error: Exception) -> None:
+        """End the request: what came for it cannot be taken in, by a bug here or at a worker."""
+        log.error("intake_failed", request_id=self.request_id, exc_info=error)
+        self._interrupt(_gateway_failed(error))
+
     def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
-        if self._budget.total.expired():
+        if self.budget.total.expired():
             self._interrupt(self.state.expired())
         else:
             self._interrupt(Cancelled(why, hop="gateway"))
@@ -160,7 +165,7 @@ class Session:
             while not work.done() and self._interruption is None:
                 deadline = self._deadline
                 if deadline.expired():
-                    late = "inter-token" if self.state.log.ids and deadline < self._budget.total else ""
+                    late = "inter-token" if self.state.log.ids and deadline < self.budget.total else ""
                     self._interrupt(self.state.expired(late))
                 else:
                     # The first token brings a deadline that may be earlier; later ones only move it on.
@@ -176,8 +181,8 @@ class Session:
     def _deadline(self) -> Deadline:
         """The one in force: until the client has a token it is that of the first, then that of the next."""
         if not self.state.log.ids:
-            return self._budget.first_token
-        return self._budget.next_token(self.intake.last_token_s)
+            return self.budget.first_token
+        return self.budget.next_token(self.intake.last_token_s)
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -188,7 +193,7 @@ class Session:
         if isinstance(error, PenstockError):
             return Outcome.of(self.request.tool_use.blame(error))
         log.error("session_failed", request_id=self.request_id, exc_info=error)
-        return Outcome.of(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))
+        return Outcome.of(_gateway_failed(error))
 
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
@@ -296,3 +301,7 @@ class Session:
         if end.finish_reason == pb.FINISH_REASON_STOP and self.response.has_called:
             end.finish_reason = pb.FINISH_REASON_TOOL_CALLS
         return end
+
+
+def _gateway_failed(error: BaseException) -> InternalError:
+    return InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway")

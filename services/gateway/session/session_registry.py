@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
 
-from services.gateway.admission.admission import check_room
+from services.gateway.admission.session_shares import SessionShares
 from services.gateway.context import SessionContext
 from services.gateway.keys.rate_limits import Allowance
 from services.gateway.prompt.admission_gate import AdmissionGate
@@ -63,6 +63,8 @@ class SessionRegistry:
         self._changed = changed
         self._begin_drain = begin_drain
         self._live: dict[str, Session] = {}
+        config = context.config
+        self._shares = SessionShares(config.max_sessions, shared=bool(config.api_keys))
         self._live_counts = LiveCounts()
         self._turns = itertools.count()
         self._idle = asyncio.Event()
@@ -75,26 +77,31 @@ class SessionRegistry:
 
     # ---- opening and ending ------------------------------------------------------------------------
 
-    def open_session(self, request: Request, budget: Budget, allowance: Allowance) -> Session:
-        """Start a session; raises Overloaded when there is no room or time, Unavailable while draining.
-
-        A session that was started charges the allowance, whatever becomes of it.
-        """
+    def check_room(self, tenant: str, count: int) -> None:
+        """Raise Overloaded when `count` more of `tenant` have no room, Unavailable while draining."""
         if self.closing:
             metrics.SHED.labels(hop="gateway", reason="drain").inc()
             raise Unavailable("this gateway is draining: use another one", hop="gateway")
-        check_room(
-            len(self._live),
-            self._context.config.max_sessions,
-            self._context.admission_queue.seconds_per_end(),
-        )
-        self._context.pressure.record_budget(budget.first_token_s)
-        self._gate.check_request(request, budget)
+        self._shares.check_room(tenant, count, self._context.admission_queue.seconds_per_end())
+
+    def open_sessions(self, admitted: Sequence[tuple[Request, Budget, Allowance]]) -> list[Session]:
+        """Start a session for each, of which `check_room` has said that there is room; raises Overloaded when
+        there is no time for one, and then starts none.
+
+        A session that was started charges the allowance, whatever becomes of it.
+        """
+        for request, budget, _ in admitted:
+            self._gate.check_request(request, budget)
+        return [self._open_session(*each) for each in admitted]
+
+    def _open_session(self, request: Request, budget: Budget, allowance: Allowance) -> Session:
+        self._context.pressure.record_budget(request.tenant, budget.first_token_s)
         request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
         session = Session(
             self._context, self._gate, request_id, request, budget, allowance, next(self._turns)
         )
         self._live[request_id] = session
+        self._shares.begin(request.tenant)
         self._idle.clear()
         self._context.tasks.start(request_id, self._run_session(session))
         self._changed()
@@ -105,6 +112,7 @@ class SessionRegistry:
             await session.run_request()
         finally:
             del self._live[session.request_id]
+            self._shares.end(session.request.tenant)
             if not self._live:
                 self._idle.set()
             self._changed()
@@ -166,13 +174,16 @@ class SessionRegistry:
         if session is None:
             metrics.STALE_MESSAGES.inc()
             return
-        match delivery.message:
-            case Lost() as lost:
-                session.on_lost(epoch, lost, sender)
-            case messages.PromptLogprobs() as scores:
-                session.intake.on_prompt_logprobs(epoch, scores, sender)
-            case messages.FoundFirst(passages):
-                session.warmer.on_found_first(epoch, passages, sender)
+        try:
+            match delivery.message:
+                case Lost() as lost:
+                    session.on_lost(epoch, lost, sender)
+                case messages.PromptLogprobs() as scores:
+                    session.intake.on_prompt_logprobs(epoch, scores, sender)
+                case messages.FoundFirst(passages):
+                    session.warmer.on_found_first(epoch, passages, sender)
+        except Exception as error:  # noqa: BLE001 - as above
+            session.on_fault(error)
 
     def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A worker died, restarted or went silent."""
@@ -189,8 +200,11 @@ class SessionRegistry:
             session = self._live.get(request_id)
             if session is None:
                 metrics.STALE_MESSAGES.inc()
-            else:
+                continue
+            try:
                 session.intake.on_text(row, sender, now_s)
+            except Exception as error:  # noqa: BLE001 - the row's own, not that of those that came with it
+                session.on_fault(error)
 
     def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
         self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))

@@ -41,7 +41,7 @@ class Answer:
             shape=shape,
             sender=self if completion.stream else None,
             fetch_bytes=fetch_bytes,
-            logprobs=completion.requests[0].sampling.HasField("logprobs"),
+            logprobs=completion.choices.prompts[0].sampling.HasField("logprobs"),
         )
         self.writers = [make(index, echo) for index, echo in enumerate(completion.echoes)]
 
@@ -95,7 +95,7 @@ class Answer:
 
     def _usage(self) -> dict[str, Any]:
         """A prompt counts once, however many choices it has."""
-        prompts = [choice.end.usage for choice in self.writers[:: self._completion.n]]
+        prompts = [choice.end.usage for choice in self.writers[:: self._completion.choices.n]]
         usages = [choice.end.usage for choice in self.writers]
         counts = _counts(
             sum(usage.prompt_tokens for usage in prompts), sum(usage.completion_tokens for usage in usages)

@@ -29,6 +29,8 @@ class HttpCall:
         self._request = request
         self._max_body_bytes = max_body_bytes
         self._headers = dict(headers)
+        self._begun: web.StreamResponse | None = None
+        """The answer whose head has been written, or is being written."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -82,12 +84,16 @@ class HttpCall:
         """Begin an answer of server-sent events, which no proxy on the way is to collect."""
         all_headers = {**self._headers, **headers, "Content-Type": f"{EVENTS}; charset=utf-8"}
         all_headers |= {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        response = web.StreamResponse(headers=all_headers)
+        self._begun = response = web.StreamResponse(headers=all_headers)
         await response.prepare(self._request)
         return response
 
     async def flush(self, response: web.StreamResponse) -> None:
-        """Write what is left of the answer. A client that does not take it in time loses its connection."""
+        """Write what is left of the answer. A client that does not take it in time loses its connection, as
+        does one whose answer has begun as another: nothing that is written then would be understood."""
+        if self._begun not in (None, response):
+            self.hang_up()
+            return
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await response.prepare(self._request)

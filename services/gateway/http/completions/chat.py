@@ -11,7 +11,7 @@ from services.gateway.http.completions.completion import (
     Echo,
     read_n,
     read_stream_usage,
-    repeat_choices,
+    seeded_choices,
 )
 from services.gateway.http.completions.error_object import TOO_LONG
 from services.gateway.http.completions.token_text import TokenText, describe_tokens
@@ -34,8 +34,7 @@ def read_chat(body: JsonFields, headers: Mapping[str, str], default_max_tokens: 
     options.apply(request)
     n, stream = read_n(body, 1), body.flag("stream")
     return AskedCompletion(
-        requests=repeat_choices([request], n, read_seed(body)),
-        n=n,
+        choices=seeded_choices([request], n, read_seed(body)),
         echoes=(Echo(),) * n,
         stream=stream,
         stream_usage=read_stream_usage(body, stream=stream),

@@ -11,7 +11,7 @@ from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.completions.token_text import TokenText
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import PenstockOptions
-from services.gateway.request.choices import MAX_CHOICES, repeat_request
+from services.gateway.request.choices import MAX_CHOICES, Choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,9 @@ class StreamUsage:
 
 @dataclass(frozen=True, slots=True)
 class AskedCompletion:
-    """One choice for each of `requests`; `n` of them after another have the same prompt.
+    """`echoes` are those of the choices."""
 
-    `echoes` are those of the choices.
-    """
-
-    requests: tuple[pb.GenerateRequest, ...]
-    n: int
+    choices: Choices
     echoes: tuple[Echo, ...]
     stream: bool
     stream_usage: StreamUsage
@@ -82,16 +78,12 @@ class AnswerShape(Protocol):
         """The choice at once; `offset`: how many characters stand before the first of `tokens`."""
 
 
-def repeat_choices(
-    prompts: Sequence[pb.GenerateRequest], n: int, seed: int | None
-) -> tuple[pb.GenerateRequest, ...]:
-    """`n` requests for each prompt, after another."""
-    requests = []
+def seeded_choices(prompts: Sequence[pb.GenerateRequest], n: int, seed: int | None) -> Choices:
+    """`n` choices of each prompt; the first of each has `seed`."""
     for prompt in prompts:
         if seed is not None:
             prompt.sampling.seed = seed
-        requests += repeat_request(prompt, n)
-    return tuple(requests)
+    return Choices(tuple(prompts), n)
 
 
 def read_n(body: JsonFields, prompts: int) -> int:

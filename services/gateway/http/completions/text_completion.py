@@ -11,7 +11,7 @@ from services.gateway.http.completions.completion import (
     Echo,
     read_n,
     read_stream_usage,
-    repeat_choices,
+    seeded_choices,
 )
 from services.gateway.http.completions.token_text import TokenText, show_token
 from services.gateway.http.fields.json_fields import JsonFields
@@ -42,8 +42,7 @@ def read_text_completion(
     if body.text("suffix"):
         raise body.wrong("suffix", "none: this model only continues a text")
     return AskedCompletion(
-        requests=repeat_choices(prompts, n, read_seed(body)),
-        n=n,
+        choices=seeded_choices(prompts, n, read_seed(body)),
         echoes=_echoes(body, prompts, n),
         stream=stream,
         stream_usage=read_stream_usage(body, stream=stream),
@@ -76,7 +75,8 @@ def _of_ids(ids: Sequence[int]) -> pb.GenerateRequest:
 def _echoes(body: JsonFields, prompts: Sequence[pb.GenerateRequest], n: int) -> tuple[Echo, ...]:
     if not body.flag("echo"):
         return (Echo(),) * len(prompts) * n
-    return tuple(Echo(prompt.text, prompt.token_ids.ids) for prompt in prompts for _ in range(n))
+    echoes = [Echo(prompt.text, prompt.token_ids.ids) for prompt in prompts]
+    return tuple(echo for echo in echoes for _ in range(n))
 
 
 class TextShape:

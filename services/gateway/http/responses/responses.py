@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.http.completions.completion import repeat_choices
+from services.gateway.http.completions.completion import seeded_choices
 from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.fields.chat_tools import read_tools_into
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.penstock_options import PenstockOptions, read_penstock_options
 from services.gateway.http.fields.sampling_fields import read_sampling, read_seed
 from services.gateway.http.responses.response_input import read_input
+from services.gateway.request.choices import Choices
 from shared.sampling.parameters import MAX_TOP_LOGPROBS
 
 LENGTHS = ("max_output_tokens",)
@@ -43,7 +44,7 @@ NOT_KEPT = {
 class AskedResponse:
     """`repeated` are the fields of the body that the answer has too."""
 
-    requests: tuple[pb.GenerateRequest, ...]
+    choices: Choices
     stream: bool
     options: PenstockOptions
     repeated: Mapping[str, Any]
@@ -51,7 +52,7 @@ class AskedResponse:
 
     @property
     def sampling(self) -> pb.Sampling:
-        return self.requests[0].sampling
+        return self.choices.prompts[0].sampling
 
 
 def read_response(body: JsonFields, headers: Mapping[str, str], default_max_tokens: int) -> AskedResponse:
@@ -71,7 +72,7 @@ def read_response(body: JsonFields, headers: Mapping[str, str], default_max_toke
     request = pb.GenerateRequest(model=body.text("model"), chat=chat, sampling=sampling)
     options.apply(request)
     return AskedResponse(
-        requests=repeat_choices([request], 1, read_seed(body)),
+        choices=seeded_choices([request], 1, read_seed(body)),
         stream=body.flag("stream"),
         options=options,
         repeated={

@@ -8,7 +8,7 @@ import pytest
 
 from services.tokenizer.prompt_tokenizer import MAX_TURNS, PromptTokenizer, text_chars
 from shared.blocks.block_hash import BlockHasher
-from shared.errors import InvalidRequest, PenstockError, TooLarge
+from shared.errors import ContextExceeded, InvalidRequest, PenstockError, TooLarge
 from shared.messages import (
     ChatTurn,
     Detokenize,
@@ -89,6 +89,14 @@ def test_passages_become_part_of_the_question_in_the_form_that_the_model_was_tau
 
 def test_text_up_to_the_limit_is_taken(prompts: PromptTokenizer) -> None:
     assert prompts.tokenize_prompt(Tokenize(text="é" * (LIMIT_BYTES // 2))).token_ids
+
+
+def test_a_prompt_that_fills_the_context_is_refused_by_both_numbers(prompts: PromptTokenizer) -> None:
+    taken = prompts.tokenize_prompt(Tokenize(text="abcdef"))
+    tokens = len(unpack_ids(taken.token_ids))
+    assert prompts.tokenize_prompt(Tokenize(text="abcdef", context_tokens=tokens + 1)) == taken
+    with pytest.raises(ContextExceeded, match=rf"has {tokens} tokens, .* is {tokens} tokens"):
+        prompts.tokenize_prompt(Tokenize(text="abcdef", context_tokens=tokens))
 
 
 @pytest.mark.parametrize(

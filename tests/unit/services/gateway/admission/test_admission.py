@@ -9,10 +9,8 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission.admission import (
-    FULL_RETRY_MS,
     TTFT_DOUBT,
     check_class,
-    check_room,
     check_ttft,
     check_wait,
     predict_ttft_s,
@@ -99,16 +97,6 @@ def test_a_prediction_is_believed_only_beyond_its_doubt(queued_tokens: int) -> N
     check_ttft([prefill(queued_tokens)], 1.0, tokens)
     with pytest.raises((Overloaded, DeadlineExpired)):
         check_ttft([prefill(queued_tokens)], 1.0, tokens + 1)
-
-
-def test_a_gateway_without_room_sheds_with_a_hint() -> None:
-    check_room(7, 8, 0.0)
-    with pytest.raises(Overloaded) as caught:
-        check_room(8, 8, 0.0)
-    assert (caught.value.retry_after_ms, caught.value.reason) == (FULL_RETRY_MS, "sessions")
-    with pytest.raises(Overloaded) as caught:
-        check_room(8, 8, 2.0)
-    assert caught.value.retry_after_ms == 2000
 
 
 def test_a_turn_that_comes_too_late_is_shed_with_the_rest_of_the_wait_as_hint() -> None:

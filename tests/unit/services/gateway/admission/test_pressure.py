@@ -10,7 +10,7 @@ import pytest
 
 from services.gateway.admission.admission_queue import CLASSES, AdmissionQueue, Ticket
 from services.gateway.admission.degradation import Degradation
-from services.gateway.admission.pressure import BUDGETS_REMEMBERED, RESTS_AFTER, Pressure, watch_pressure
+from services.gateway.admission.pressure import RESTS_AFTER, Pressure, watch_pressure
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Candidate
 from services.gateway.fleet.sent_load import LoadedView
@@ -65,13 +65,13 @@ async def test_without_a_request_there_is_no_pressure(fleet: Fleet) -> None:
 
 async def test_the_wait_for_decode_counts_by_the_usual_budget(fleet: Fleet) -> None:
     for budget_s in (5.0, 20.0, 60.0):
-        fleet.pressure.record_budget(budget_s)
+        fleet.pressure.record_budget("", budget_s)
     await fleet.wait(MODEL, seconds_per_end=5.0)
     assert fleet.pressure.of(MODEL) == pytest.approx(2 * 5.0 / 20.0)
 
 
 async def test_the_shortest_queue_of_prefill_counts_too(fleet: Fleet) -> None:
-    fleet.pressure.record_budget(20.0)
+    fleet.pressure.record_budget("", 20.0)
     await fleet.wait(MODEL, seconds_per_end=5.0)
     fleet.beats["prefill"] = [
         heartbeat("prefill", "long", queued_tokens=90_000, tokens_per_s=1000.0),
@@ -81,7 +81,7 @@ async def test_the_shortest_queue_of_prefill_counts_too(fleet: Fleet) -> None:
 
 
 async def test_the_model_under_most_pressure_decides(fleet: Fleet) -> None:
-    fleet.pressure.record_budget(10.0)
+    fleet.pressure.record_budget("", 10.0)
     fleet.beats["decode"] = [heartbeat("decode", "a"), heartbeat("decode", "b", model="other")]
     fleet.beats["prefill"] = [
         heartbeat("prefill", "p"),
@@ -89,13 +89,6 @@ async def test_the_model_under_most_pressure_decides(fleet: Fleet) -> None:
     ]
     assert fleet.pressure.of(MODEL) == 0.0
     assert fleet.pressure.highest() == pytest.approx(0.7)
-
-
-async def test_only_the_last_budgets_count(fleet: Fleet) -> None:
-    fleet.pressure.record_budget(1.0)
-    for _ in range(BUDGETS_REMEMBERED):
-        fleet.pressure.record_budget(10.0)
-    assert fleet.pressure.usual_budget_s == 10.0
 
 
 async def test_nothing_is_looked_at_while_nobody_asks(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +107,7 @@ async def test_nothing_is_looked_at_while_nobody_asks(fleet: Fleet, monkeypatch:
         for _ in range(10 * RESTS_AFTER):
             await asyncio.sleep(0)
         assert looks == RESTS_AFTER + 1
-        fleet.pressure.record_budget(20.0)
+        fleet.pressure.record_budget("", 20.0)
         await until(lambda: looks == 2 * (RESTS_AFTER + 1))
     finally:
         await cancel_until_done(watching)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -54,7 +56,7 @@ def refusal(read: Callable[..., AskedCompletion], **body: Any) -> dict[str, Any]
 
     def validate() -> None:
         completion = read(**body)
-        for request in completion.requests:
+        for request in completion.choices.prompts:
             validate_request(request, drawn_seed=0, cache_salt=completion.options.cache_salt)
 
     with pytest.raises(InvalidRequest) as caught:
@@ -235,7 +237,7 @@ def test_sampling_fields_reach_the_contract() -> None:
         ignore_eos=True,
         logit_bias={"3": -100, "8": 2.5},
         logprobs=2,
-    ).requests[0]
+    ).choices.prompts[0]
     assert request.sampling == pb.Sampling(
         temperature=0.5,
         top_p=0.25,
@@ -256,36 +258,54 @@ def test_sampling_fields_reach_the_contract() -> None:
 
 
 def test_a_top_k_of_minus_one_is_none() -> None:
-    assert not text(top_k=-1).requests[0].sampling.HasField("top_k")
+    assert not text(top_k=-1).choices.prompts[0].sampling.HasField("top_k")
 
 
 def test_the_newer_name_of_max_tokens_counts_and_without_either_the_configured_number() -> None:
-    assert chat(max_tokens=5, max_completion_tokens=6).requests[0].sampling.max_tokens == 6
-    assert chat(max_tokens=5).requests[0].sampling.max_tokens == 5
-    assert chat().requests[0].sampling.max_tokens == DEFAULT_MAX_TOKENS
+    assert chat(max_tokens=5, max_completion_tokens=6).choices.prompts[0].sampling.max_tokens == 6
+    assert chat(max_tokens=5).choices.prompts[0].sampling.max_tokens == 5
+    assert chat().choices.prompts[0].sampling.max_tokens == DEFAULT_MAX_TOKENS
+
+
+def _seeds(completion: AskedCompletion) -> list[int]:
+    """The seeds of all choices, where those that are drawn are 5, 6, 7 …"""
+    draw = count(5)
+    prompt = completion.choices.prompts[0]
+    valid = validate_request(prompt, drawn_seed=next(draw))
+    return [request.sampling.seed for request in completion.choices.share(prompt, valid, partial(next, draw))]
+
+
+def test_choices_of_a_prompt_share_it() -> None:
+    asked = chat(n=3).choices
+    valid = validate_request(asked.prompts[0], drawn_seed=0)
+    assert all(each.chat is valid.chat for each in asked.share(asked.prompts[0], valid, lambda: 0))
 
 
 def test_choices_of_a_prompt_have_seeds_that_follow_from_the_one_given() -> None:
-    assert [request.sampling.seed for request in chat(n=3, seed=-2).requests] == [2**64 - 2, 2**64 - 1, 0]
-    assert not any(request.sampling.HasField("seed") for request in chat(n=2).requests)
+    assert _seeds(chat(n=3, seed=-2)) == [2**64 - 2, 2**64 - 1, 0]
+    assert _seeds(chat(n=3)) == [5, 6, 7], "each is drawn"
 
 
 def test_prompts_come_as_texts_or_as_ids_and_each_has_its_choices_in_order() -> None:
-    assert [request.text for request in text(prompt=["a", "b"], n=2).requests] == ["a", "a", "b", "b"]
-    assert [list(request.token_ids.ids) for request in text(prompt=[[1, 2], [3]]).requests] == [[1, 2], [3]]
-    assert list(text(prompt=[1, 2]).requests[0].token_ids.ids) == [1, 2]
+    asked = text(prompt=["a", "b"], n=2).choices
+    assert ([request.text for request in asked.prompts], asked.n, len(asked)) == (["a", "b"], 2, 4)
+    assert [list(request.token_ids.ids) for request in text(prompt=[[1, 2], [3]]).choices.prompts] == [
+        [1, 2],
+        [3],
+    ]
+    assert list(text(prompt=[1, 2]).choices.prompts[0].token_ids.ids) == [1, 2]
 
 
 def test_an_echo_is_the_prompt_as_it_came_and_with_logprobs_those_of_the_prompt() -> None:
     assert [echo.text for echo in text(prompt=["a", "b"], n=2, echo=True).echoes] == ["a", "a", "b", "b"]
     assert [list(echo.token_ids) for echo in text(prompt=[[1, 2], [3]], echo=True).echoes] == [[1, 2], [3]]
-    assert text(logprobs=2, echo=True).requests[0].sampling.prompt_logprobs == 2
-    assert not text(logprobs=2).requests[0].sampling.HasField("prompt_logprobs")
+    assert text(logprobs=2, echo=True).choices.prompts[0].sampling.prompt_logprobs == 2
+    assert not text(logprobs=2).choices.prompts[0].sampling.HasField("prompt_logprobs")
 
 
 def test_tools_reach_the_contract() -> None:
     tools = [tool(description="d", parameters=SCHEMA, strict=True), tool(name="g")]
-    asked = chat(tools=tools, parallel_tool_calls=False).requests[0].chat
+    asked = chat(tools=tools, parallel_tool_calls=False).choices.prompts[0].chat
     assert list(asked.tools) == [
         pb.Tool(name="f", description="d", parameters=json.dumps(SCHEMA)),
         pb.Tool(name="g"),
@@ -305,7 +325,7 @@ def test_tools_reach_the_contract() -> None:
     ],
 )
 def test_every_choice_of_tools_reaches_the_contract(choice: Any, wanted: tuple[int, str]) -> None:
-    asked = chat(tools=[F], tool_choice=choice).requests[0].chat
+    asked = chat(tools=[F], tool_choice=choice).choices.prompts[0].chat
     assert (asked.tool_choice, asked.tool_name) == wanted
 
 
@@ -319,7 +339,7 @@ def test_a_round_trip_of_calls_reaches_the_contract() -> None:
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "content": [{"type": "text", "text": "3"}], "tool_call_id": "c1"},
     ]
-    assert list(chat(messages=turns).requests[0].chat.messages) == [
+    assert list(chat(messages=turns).choices.prompts[0].chat.messages) == [
         pb.ChatMessage(role="user", content="x", name="Ann"),
         pb.ChatMessage(
             role="assistant", tool_calls=[pb.ToolCall(id="c1", name="f", arguments='{"a": true}')]
@@ -330,7 +350,7 @@ def test_a_round_trip_of_calls_reaches_the_contract() -> None:
 
 def test_a_message_may_come_in_parts_and_roles_are_said_as_they_are() -> None:
     parts = [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]
-    request = chat(messages=[{"role": "developer", "content": parts}, *HELLO]).requests[0]
+    request = chat(messages=[{"role": "developer", "content": parts}, *HELLO]).choices.prompts[0]
     assert [(message.role, message.content) for message in request.chat.messages] == [
         ("developer", "be brief"),
         ("user", "hello"),
@@ -338,16 +358,16 @@ def test_a_message_may_come_in_parts_and_roles_are_said_as_they_are() -> None:
 
 
 def test_logprobs_of_a_chat_are_those_of_the_chosen_token_and_as_many_more() -> None:
-    assert chat(logprobs=True).requests[0].sampling.logprobs == 0
-    assert chat(logprobs=True, top_logprobs=4).requests[0].sampling.logprobs == 4
-    assert not chat(logprobs=False).requests[0].sampling.HasField("logprobs")
+    assert chat(logprobs=True).choices.prompts[0].sampling.logprobs == 0
+    assert chat(logprobs=True, top_logprobs=4).choices.prompts[0].sampling.logprobs == 4
+    assert not chat(logprobs=False).choices.prompts[0].sampling.HasField("logprobs")
 
 
 def test_a_response_format_is_a_constraint() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
-    assert json.loads(chat(response_format=wanted).requests[0].sampling.json_schema) == SCHEMA
-    assert chat(response_format={"type": "json_object"}).requests[0].sampling.json_object
-    assert not chat(response_format={"type": "text"}).requests[0].sampling.WhichOneof("constraint")
+    assert json.loads(chat(response_format=wanted).choices.prompts[0].sampling.json_schema) == SCHEMA
+    assert chat(response_format={"type": "json_object"}).choices.prompts[0].sampling.json_object
+    assert not chat(response_format={"type": "text"}).choices.prompts[0].sampling.WhichOneof("constraint")
 
 
 def test_options_come_in_headers_or_in_the_body_which_wins() -> None:
@@ -362,12 +382,12 @@ def test_options_come_in_headers_or_in_the_body_which_wins() -> None:
         "x-penstock-cache-salt": "pepper",
     }
     completion = chat(headers, penstock={"deadline_ms": 800, "retrieval": {"k": 2, "may_degrade": False}})
-    request, options = completion.requests[0], completion.options
+    request, options = completion.choices.prompts[0], completion.options
     assert (request.deadline_ms, request.ttft_deadline_ms, request.inter_token_deadline_ms) == (800, 300, 50)
     assert (request.client_sent_unix_us, request.priority) == (77, pb.PRIORITY_HIGH)
     assert request.retrieval == pb.Retrieval(enabled=True, k=2, may_degrade=False)
     assert (options.timeline, options.cache_salt) == (True, "pepper")
-    assert chat(headers).requests[0].retrieval == pb.Retrieval(enabled=True)
+    assert chat(headers).choices.prompts[0].retrieval == pb.Retrieval(enabled=True)
 
 
 def test_what_is_retrieved_is_said_in_an_object() -> None:
@@ -378,7 +398,7 @@ def test_what_is_retrieved_is_said_in_an_object() -> None:
         "max_tokens": 300,
         "filters": {"lang": "en", "year": ["2024", "2025"]},
     }
-    assert chat(penstock={"retrieval": options}).requests[0].retrieval == pb.Retrieval(
+    assert chat(penstock={"retrieval": options}).choices.prompts[0].retrieval == pb.Retrieval(
         enabled=True,
         may_degrade=True,
         corpus="news",
@@ -409,5 +429,5 @@ def test_a_wrong_header_is_named_as_the_option_that_it_is() -> None:
 
 @pytest.mark.parametrize("kind", ["regex", "grammar"])
 def test_other_grammars_are_options(kind: str) -> None:
-    sampling = text(penstock={kind: "a+"}).requests[0].sampling
+    sampling = text(penstock={kind: "a+"}).choices.prompts[0].sampling
     assert (sampling.WhichOneof("constraint"), getattr(sampling, kind)) == (kind, "a+")

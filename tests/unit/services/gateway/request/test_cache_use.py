@@ -8,7 +8,7 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.cache_use import MAX_AGE_MS, CacheUse, settled_cache_use
-from services.gateway.request.choices import repeat_request
+from services.gateway.request.choices import Choices
 from services.gateway.request.request import validate_request
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import SamplingParams
@@ -131,6 +131,6 @@ def test_a_client_may_refuse_the_default() -> None:
 def test_several_answers_that_may_be_drawn_with_any_seed_would_be_one() -> None:
     message = drawn()
     message.cache.CopyFrom(pb.Cache(mode=EXACT, any_seed=True))
-    assert len(repeat_request(message, 1)) == 1
+    assert len(Choices((message,), 1)) == 1
     with pytest.raises(InvalidRequest, match="2 answers one"):
-        repeat_request(message, 2)
+        Choices((message,), 2)

@@ -43,7 +43,7 @@ def refusal(**body: Any) -> dict[str, Any]:
     with pytest.raises(InvalidRequest) as caught:  # noqa: PT012 - the names are those of what was read
         response = asked(**body)
         names = response.field_names
-        LIMITS.check_request(validate_request(response.requests[0], drawn_seed=0))
+        LIMITS.check_request(validate_request(response.choices.prompts[0], drawn_seed=0))
     error: dict[str, Any] = error_object(caught.value, names)[2]["error"]
     return error
 
@@ -121,7 +121,7 @@ def test_a_wrong_field_is_named(name: str) -> None:
 
 
 def messages(**body: Any) -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in asked(**body).requests[0].chat.messages]
+    return [(message.role, message.content) for message in asked(**body).choices.prompts[0].chat.messages]
 
 
 def test_a_text_is_a_message_of_the_user_and_instructions_stand_in_front() -> None:
@@ -173,26 +173,32 @@ def test_nulls_and_what_does_not_ask_for_keeping_are_tolerated() -> None:
     nulls = dict.fromkeys(["instructions", "previous_response_id", "metadata", "text", "tools", "store"])
     unkept = {"background": False, "store": True, "tool_choice": "auto"}
     tolerated = {"truncation": "disabled", "reasoning": {"effort": "low"}, "user": "u"}
-    assert asked(**nulls).requests == asked(**unkept, **tolerated).requests == asked().requests
+    assert (
+        asked(**nulls).choices.prompts
+        == asked(**unkept, **tolerated).choices.prompts
+        == asked().choices.prompts
+    )
 
 
 def test_tools_have_their_fields_beside_their_type() -> None:
     tool = {**FUNCTION, "description": "d", "parameters": SCHEMA, "strict": True}
     chat = asked(tools=[tool], tool_choice={"type": "function", "name": "f"}, parallel_tool_calls=False)
-    read = chat.requests[0].chat
+    read = chat.choices.prompts[0].chat
     assert [(each.name, each.description, json.loads(each.parameters)) for each in read.tools] == [
         ("f", "d", SCHEMA)
     ]
     assert (read.tool_name, read.parallel_tool_calls) == ("f", False)
     assert chat.repeated["tools"] == [tool]
-    assert asked(tools=[tool], tool_choice="none").requests[0].chat.tool_choice == pb.TOOL_CHOICE_NONE
+    assert asked(tools=[tool], tool_choice="none").choices.prompts[0].chat.tool_choice == pb.TOOL_CHOICE_NONE
 
 
 def test_what_one_turn_called_is_one_message_and_results_name_their_calls() -> None:
     second = {**CALL, "call_id": "c2", "arguments": '{"a": 1}'}
     parts = {**RESULT, "call_id": "c2", "output": [{"type": "input_text", "text": "17"}]}
     said = message([{"type": "output_text", "text": "So."}], role="assistant", type="message")
-    read = asked(input=[message("a"), said, CALL, second, RESULT, parts, CALL]).requests[0].chat.messages
+    read = (
+        asked(input=[message("a"), said, CALL, second, RESULT, parts, CALL]).choices.prompts[0].chat.messages
+    )
     assert [each.role for each in read] == ["user", "assistant", "tool", "tool", "assistant"]
     assert [(call.id, call.arguments) for call in read[1].tool_calls] == [("c1", "{}"), ("c2", '{"a": 1}')]
     assert [(each.tool_call_id, each.content) for each in read[2:4]] == [("c1", "16"), ("c2", "17")]
