@@ -16,6 +16,7 @@ from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn, Tool
 from shared.text.chat_rendering import render_chat
 from shared.text.chat_template import ChatTemplate
+from shared.text.control_tokens import ControlTokens
 from shared.text.decoder_stages import DecoderStageFactory, stage_factories, token_bytes
 from shared.text.incremental import IncrementalDecoder, PlainTexts
 from shared.text.retrieval_prompt import INSTRUCTED_FORM, RETRIEVAL_FORMS
@@ -58,6 +59,7 @@ class TextTokenizer:
         self.retrieval_form = retrieval_form
         """The form in which it was taught to answer from passages (`retrieval_form` in
         tokenizer_config.json)."""
+        self._control_tokens = ControlTokens(tokenizer, self.tool_format.markers)
 
     @classmethod
     def load(cls, path: Path) -> TextTokenizer:
@@ -159,13 +161,21 @@ class TextTokenizer:
         """The ids of a conversation as the model's chat template writes it, up to where the answer begins.
 
         Without a template: InvalidRequest, or with `template_optional` the contents joined by blank
-        lines, as a plain prompt. Raises InvalidRequest when the template refuses the conversation.
+        lines, as a plain prompt. Control tokens are those that the template writes: one that stands in what
+        somebody said is text. Raises InvalidRequest when the template refuses the conversation.
         """
+        if self._chat_template is None and not template_optional:
+            raise InvalidRequest("this model has no chat template; send the prompt as plain text")
+        controls = self._control_tokens
+        if not controls.stand_in(turns, tools):
+            return self._encode(self._render(turns, tools), add_special_tokens=self._chat_template is None)
+        rendered = self._render(*controls.break_names(turns, tools))
+        return controls.encode(rendered, add_special_tokens=self._chat_template is None)
+
+    def _render(self, turns: Sequence[ChatTurn], tools: Sequence[Tool]) -> str:
         if self._chat_template is None:
-            if not template_optional:
-                raise InvalidRequest("this model has no chat template; send the prompt as plain text")
-            return self.encode_text("\n\n".join(turn.content for turn in plain_turns(turns, tools)))
-        return self._encode(render_chat(self._chat_template, turns, tools), add_special_tokens=False)
+            return "\n\n".join(turn.content for turn in plain_turns(turns, tools))
+        return render_chat(self._chat_template, turns, tools)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of all ids at once, without special tokens."""
