@@ -11,6 +11,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -21,6 +22,7 @@ Result = TypeVar("Result")
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
 """The codes that a shell has for programs that SIGINT and SIGPIPE end."""
+HOOK_POLL_S = 0.001
 
 
 _exit_code: int | None = None
@@ -44,9 +46,23 @@ def _end_without_a_word(kind: type[BaseException], error: BaseException, trace: 
 def _press_again(unraisable: sys.UnraisableHookArgs) -> None:
     """A Ctrl-C in a callback that nothing can come out of comes once more, when that has ended."""
     if unraisable.exc_type is KeyboardInterrupt:
-        _thread.start_new_thread(os.kill, (os.getpid(), signal.SIGINT))  # here it would be lost again
+        _thread.start_new_thread(_press_behind, (_thread.get_ident(),))  # here it would be lost again
     else:
         sys.__unraisablehook__(unraisable)
+
+
+def _press_behind(thread: int) -> None:
+    """Send SIGINT once `thread` is out of the hook: inside of it a KeyboardInterrupt would be lost too."""
+    while _is_in_hook(thread):
+        time.sleep(HOOK_POLL_S)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _is_in_hook(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented, for looks like this one
+    while frame is not None and frame.f_code is not _press_again.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 if sys.excepthook is sys.__excepthook__:

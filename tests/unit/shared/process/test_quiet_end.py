@@ -43,11 +43,37 @@ kept = weakref.ref(held, interrupted)
 del held
 time.sleep(60)
 """
+INTERRUPTED_AGAIN_AT_ONCE = """
+import os, signal, sys, time, weakref
+import shared.process.quiet_end
+
+def interrupted(_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+def slow(hook):
+    def begin(*args):
+        hook(*args)
+        time.sleep(0.3)  # another thread runs meanwhile, as on a busy machine
+    return begin
+
+import _thread
+_thread.start_new_thread = slow(_thread.start_new_thread)
+held = set()
+kept = weakref.ref(held, interrupted)
+del held
+time.sleep(60)
+"""
 INTERRUPTED_AS_IT_BEGINS = "import os, signal, shared.process.quiet_end; os.kill(os.getpid(), signal.SIGINT)"
 
 
 @pytest.mark.parametrize(
-    "program", [INTERRUPTED_AS_ITS_LOOP_IS_MADE, INTERRUPTED_IN_A_CALLBACK, INTERRUPTED_AS_IT_BEGINS]
+    "program",
+    [
+        INTERRUPTED_AS_ITS_LOOP_IS_MADE,
+        INTERRUPTED_IN_A_CALLBACK,
+        INTERRUPTED_AGAIN_AT_ONCE,
+        INTERRUPTED_AS_IT_BEGINS,
+    ],
 )
 def test_ctrl_c_ends_a_program_quietly_whatever_it_meets(program: str) -> None:
     ended = subprocess.run(
