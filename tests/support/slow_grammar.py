@@ -10,13 +10,14 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from shared.engine.sampling import grammar as grammar_module
+from shared.engine.sampling.grammar_source import grammar_matcher
 from shared.sampling.parameters import Grammar
 
 
 class HeldCompiler:
     def __init__(self, slow: Grammar) -> None:
         self._slow = slow
-        self._build = grammar_module._matcher
+        self._build = grammar_matcher
         self.begun = threading.Event()
         self.go_on = threading.Event()
         self.compiled: list[Grammar] = []
@@ -34,7 +35,7 @@ def held_compiler(slow: Grammar) -> Iterator[HeldCompiler]:
     """`slow` is compiled only from `go_on` on, which is set at the end."""
     held = HeldCompiler(slow)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grammar_module, "_matcher", held.matcher)
+        patch.setattr(grammar_module, "grammar_matcher", held.matcher)
         try:
             yield held
         finally:

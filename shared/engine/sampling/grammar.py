@@ -11,34 +11,23 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from cachetools import LRUCache
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
-from llguidance.gbnf_to_lark import is_lark_syntax
+from llguidance import LLMatcher, LLTokenizer
 
 from shared.engine.loading.tokenizer_file import read_tokenizer_json
+from shared.engine.sampling.grammar_source import (
+    MAX_FAULT_CHARS,
+    grammar_matcher,
+    grammar_source,
+    on_deep_stack,
+)
 from shared.engine.sampling.id_bits import IdBits, from_bytes, has_id
 from shared.errors import InvalidRequest, Overloaded
-from shared.sampling.parameters import JSON_WHITESPACE, Grammar
+from shared.sampling.parameters import Grammar
 
 MAX_CACHED_GRAMMARS = 32
-MAX_FAULT_CHARS = 400
-# A grammar comes from a client, and every step waits for its mask: what one may cost is bounded.
-MAX_STEP_LEXER_FUEL = 100_000  # about 7 ms
-MAX_STEP_ITEMS = 25_000  # about 1 ms
-MAX_LEXER_STATES = 50_000  # at most 2 KB each
-MAX_GBNF_CHARS = 1 << 14  # its conversion to Lark's notation takes quadratic time
-# The compiler recurses once per link of a chain of rules. MAX_GRAMMAR_BYTES hold some 8000 links, which
-# take more than an ordinary thread's stack and would end the process; on this one they take a tenth.
-COMPILER_STACK_BYTES = 256 << 20
-
-T = TypeVar("T")
-
-_stack_size_lock = threading.Lock()
-"""The size of new threads' stacks is the process's: two that set it at once would leave it set."""
 
 
 class Matchers:
@@ -111,11 +100,11 @@ class Grammars:
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         tokenizer = self._tokenizer = self._tokenizer or self._load_tokenizer()
-        source = _on_deep_stack(lambda: _source(grammar))  # once: a matcher may be built in mid-step
+        source = on_deep_stack(lambda: grammar_source(grammar))  # once: a matcher may be built in mid-step
         return CompiledGrammar(
             grammar.kind,
             grammar.text,
-            matchers=Matchers(lambda: _on_deep_stack(lambda: _matcher(tokenizer, grammar, source))),
+            matchers=Matchers(lambda: on_deep_stack(lambda: grammar_matcher(tokenizer, grammar, source))),
             vocab_size=self._vocab_size,
             eos_ids=tuple(tokenizer.eos_tokens),
         )
@@ -193,70 +182,3 @@ class GrammarState:
         except Overloaded:
             return  # the broken one says so in its next mask
         self._matcher.consume_tokens([*self._output_ids, *drafts])
-
-
-def _matcher(tokenizer: LLTokenizer, grammar: Grammar, source: str) -> LLMatcher:
-    """Raises InvalidRequest for a grammar that is none, or of which not even the first mask can be made."""
-    limits = LLParserLimits(
-        step_lexer_fuel=MAX_STEP_LEXER_FUEL,
-        step_max_items=MAX_STEP_ITEMS,
-        max_lexer_states=MAX_LEXER_STATES,
-        verbose_errors=False,
-    )
-    try:
-        matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
-    except ValueError as error:
-        raise _bad(grammar, str(error)) from error
-    first = matcher.deep_copy()
-    if not matcher.is_error():
-        first.compute_bitmask()
-    if first.is_error():
-        raise _bad(grammar, first.get_error())
-    return matcher
-
-
-def _source(grammar: Grammar) -> str:
-    """The grammar as the library takes it. Raises InvalidRequest for one that cannot be converted."""
-    try:
-        if grammar.kind == "regex":
-            return LLMatcher.grammar_from_regex(grammar.text)
-        if grammar.kind == "ebnf" and is_lark_syntax(grammar.text):
-            return LLMatcher.grammar_from_lark(grammar.text)
-        if grammar.kind == "ebnf":
-            if len(grammar.text) > MAX_GBNF_CHARS:
-                raise _bad(grammar, f"GBNF may have {MAX_GBNF_CHARS} characters; send Lark's notation")
-            return grammar_from("gbnf", grammar.text)
-        schema = grammar.text or '{"type": "object"}'
-        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": JSON_WHITESPACE})
-    except ValueError as error:
-        raise _bad(grammar, str(error)) from error
-
-
-def _bad(grammar: Grammar, fault: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"the grammar ({grammar.kind}) cannot be used: {' '.join(fault.split())[:MAX_FAULT_CHARS]}"
-    )
-
-
-def _on_deep_stack(work: Callable[[], T]) -> T:
-    """`work()` on a thread of its own; raises what it raises, Overloaded when there is no room for a stack.
-
-    Threads that others start meanwhile may get as much address space, of which they touch nothing.
-    """
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001  (the caller raises it)
-            done.set_exception(error)
-
-    with _stack_size_lock:
-        before = threading.stack_size(COMPILER_STACK_BYTES)
-        try:
-            threading.Thread(target=run, name="grammar-compiler").start()
-        except RuntimeError as error:
-            raise Overloaded("there is no memory to compile a grammar; try again later") from error
-        finally:
-            threading.stack_size(before)
-    return done.result()

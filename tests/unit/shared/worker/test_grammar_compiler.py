@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -70,7 +71,7 @@ async def test_a_fault_of_the_compiler_is_the_grammars(
     def panic(*_: object) -> None:
         raise BaseException("panicked")  # noqa: TRY002 - what a panic in Rust comes as
 
-    monkeypatch.setattr("shared.engine.sampling.grammar._matcher", panic)
+    monkeypatch.setattr("shared.engine.sampling.grammar.grammar_matcher", panic)
     compiler.begin("a/1", SLOW)
     results = await ended(compiler, 1)
     assert isinstance(results["a/1"], InvalidRequest)
@@ -107,3 +108,58 @@ async def test_a_compilation_that_nobody_waits_for_does_not_begin(compiler: Gram
         compiler.begin("d/1", Grammar("regex", "d+"))
         assert list(await ended(compiler, 1)) == ["d/1"]
     assert OTHER not in held.compiled
+
+
+PATTERNS_TOGETHER = Grammar(
+    "json_schema", json.dumps({"type": "string", "allOf": [{"pattern": f".*a{n}.*"} for n in range(20)]})
+)
+"""841 bytes that take 37 s and 1.6 GiB to compile, all inside of the library."""
+
+
+async def test_a_grammar_that_takes_too_long_is_refused_by_name_and_keeps_nobody_waiting(
+    compiler: GrammarCompiler,
+) -> None:
+    before_mb = resident_mb()
+    compiler.begin("hostile/1", PATTERNS_TOGETHER)
+    compiler.begin("other/1", OTHER)
+    first = await ended(compiler, 1)
+    assert isinstance(first["other/1"], CompiledGrammar)
+    results = await ended(compiler, 1)
+    refused = results["hostile/1"]
+    assert isinstance(refused, InvalidRequest)
+    assert "too complex" in refused.message
+    assert resident_mb() < before_mb + 100
+
+
+async def test_a_compilation_that_nobody_waits_for_is_stopped(compiler: GrammarCompiler) -> None:
+    compiler.begin("begin/1", OTHER)  # so that the process is there
+    await ended(compiler, 1)
+    compiler.begin("a/1", PATTERNS_TOGETHER)
+    await until(lambda: compiler._waiting[PATTERNS_TOGETHER].trial._stop is not None)
+    compiler.forget("a/1")
+    await until(lambda: not compiler._waiting)
+    assert compiler.take_ended() == []
+
+
+async def test_a_grammar_that_is_wanted_again_as_it_is_stopped_is_compiled(compiler: GrammarCompiler) -> None:
+    compiler.begin("a/1", SLOW)
+    compiler.forget("a/1")
+    compiler.begin("b/1", SLOW)
+    assert isinstance((await ended(compiler, 1))["b/1"], CompiledGrammar)
+
+
+async def test_tokens_by_id_or_name_pass_the_trial(compiler: GrammarCompiler) -> None:
+    compiler.begin("a/1", Grammar("ebnf", f'start: <[{EOS - 1}]> "<[999999]>" /<x>/'))
+    assert isinstance((await ended(compiler, 1))["a/1"], CompiledGrammar)
+
+
+@pytest.mark.parametrize("text", ["start: start", "start: a\na: a | a a"])
+async def test_a_grammar_that_no_text_fits_is_told_in_words(compiler: GrammarCompiler, text: str) -> None:
+    compiler.begin("a/1", Grammar("ebnf", text))
+    refused = (await ended(compiler, 1))["a/1"]
+    assert isinstance(refused, InvalidRequest)
+    assert "no text fits it" in refused.message
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20

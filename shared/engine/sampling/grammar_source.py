@@ -1,0 +1,113 @@
+"""A client's grammar as the library's: its source, and a matcher of it, within limits. Loads little.
+
+Not all of compiling is held by the library's own limits, so that a grammar is tried elsewhere first
+(`grammar_trial`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance.gbnf_to_lark import is_lark_syntax
+
+from shared.errors import InvalidRequest, Overloaded
+from shared.sampling.parameters import JSON_WHITESPACE, Grammar
+
+MAX_FAULT_CHARS = 400
+MAX_STEP_LEXER_FUEL = 20_000
+"""The work of the lexer for one mask, for which every sequence of the step waits: up to 6 ms. With five times
+as much, 400 terminals that all begin alike took 0.3 s; schemas and grammars that people use need less than
+half of this."""
+MAX_STEP_ITEMS = 25_000
+"""The most items of the parser for one mask: about 1 ms."""
+MAX_LEXER_STATES = 50_000
+"""The most states of a lexer; each takes up to 2 KB."""
+MAX_GBNF_CHARS = 1 << 14
+"""The longest grammar in GBNF: its conversion to Lark's notation takes quadratic time."""
+COMPILER_STACK_BYTES = 256 << 20
+"""The compiler recurses once per link of a chain of rules. MAX_GRAMMAR_BYTES hold some 8000 links, which take
+more than an ordinary thread's stack and would end the process; on this one they take a tenth."""
+
+PLAIN_FAULTS = {
+    "NoExtensionBias": "no text fits it: its start leads to nothing, or only to itself",
+    "too many expressions constructed": "it is too complex: use fewer terminals that begin alike",
+    "too many states": "it is too complex: use fewer terminals that begin alike",
+    "Unable to determine if regex is empty": "its patterns are too complex together: use fewer at a place",
+}
+"""The words for what the library says in its own."""
+
+T = TypeVar("T")
+
+_stack_size_lock = threading.Lock()
+"""The size of new threads' stacks is the process's: two that set it at once would leave it set."""
+
+
+def grammar_matcher(tokenizer: LLTokenizer, grammar: Grammar, source: str) -> LLMatcher:
+    """Raises InvalidRequest for a grammar that is none, or of which not even the first mask can be made."""
+    limits = LLParserLimits(
+        step_lexer_fuel=MAX_STEP_LEXER_FUEL,
+        step_max_items=MAX_STEP_ITEMS,
+        max_lexer_states=MAX_LEXER_STATES,
+        verbose_errors=False,
+    )
+    try:
+        matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
+    except ValueError as error:
+        raise _bad(grammar, str(error)) from error
+    first = matcher.deep_copy()
+    if not matcher.is_error():
+        first.compute_bitmask()
+    if first.is_error():
+        raise _bad(grammar, first.get_error())
+    return matcher
+
+
+def grammar_source(grammar: Grammar) -> str:
+    """The grammar as the library takes it. Raises InvalidRequest for one that cannot be converted."""
+    try:
+        if grammar.kind == "regex":
+            return LLMatcher.grammar_from_regex(grammar.text)
+        if grammar.kind == "ebnf" and is_lark_syntax(grammar.text):
+            return LLMatcher.grammar_from_lark(grammar.text)
+        if grammar.kind == "ebnf":
+            if len(grammar.text) > MAX_GBNF_CHARS:
+                raise _bad(grammar, f"GBNF may have {MAX_GBNF_CHARS} characters; send Lark's notation")
+            return grammar_from("gbnf", grammar.text)
+        schema = grammar.text or '{"type": "object"}'
+        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": JSON_WHITESPACE})
+    except ValueError as error:
+        raise _bad(grammar, str(error)) from error
+
+
+def _bad(grammar: Grammar, fault: str) -> InvalidRequest:
+    fault = " ".join(fault.split())
+    plain = next((words for said, words in PLAIN_FAULTS.items() if said in fault), fault)
+    return InvalidRequest(f"the grammar ({grammar.kind}) cannot be used: {plain[:MAX_FAULT_CHARS]}")
+
+
+def on_deep_stack(work: Callable[[], T]) -> T:
+    """`work()` on a thread of its own; raises what it raises, Overloaded when there is no room for a stack.
+
+    Threads that others start meanwhile may get as much address space, of which they touch nothing.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (the caller raises it)
+            done.set_exception(error)
+
+    with _stack_size_lock:
+        before = threading.stack_size(COMPILER_STACK_BYTES)
+        try:
+            threading.Thread(target=run, name="grammar-compiler").start()
+        except RuntimeError as error:
+            raise Overloaded("there is no memory to compile a grammar; try again later") from error
+        finally:
+            threading.stack_size(before)
+    return done.result()

@@ -1,0 +1,39 @@
+"""python -m tests.support.odd_jobs: a process of jobs that do what their payload says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from shared.process.job_runner import JobLimits, serve_jobs
+
+LIMITS = JobLimits(cpu_s=0.3, wall_s=3.0, memory_bytes=64 << 20)
+
+
+def do(payload: bytes) -> bytes:
+    match payload.decode().split():
+        case ["echo", word]:
+            print(word, file=sys.stdout)
+            return word.encode()
+        case ["pid"]:
+            return str(os.getppid()).encode()
+        case ["spin"]:
+            while True:
+                pass
+        case ["sleep"]:
+            time.sleep(600)
+        case ["allocate"]:
+            return bytes(len([bytearray(1 << 20) for _ in range(1 << 10)]))
+        case ["fail"]:
+            raise ValueError("it failed")
+        case ["die"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case ["abort"]:
+            os.abort()
+    return b""
+
+
+if __name__ == "__main__":
+    serve_jobs(do, LIMITS)
