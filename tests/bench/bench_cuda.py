@@ -294,9 +294,9 @@ def peer(shape: Shape, device: torch.device, copy_rate: float, product_rate: flo
 
     def decode(batch_size: int) -> float:
         prompt = torch.full((batch_size, shape.context), 5, device=device)
-        cache = model(prompt, use_cache=True, logits_to_keep=1).past_key_values
+        cache = model(prompt, use_cache=True, logits_to_keep=1).cache
         token = torch.full((batch_size, 1), 5, device=device)
-        return seconds_of(partial(_forward, model, token, past_key_values=cache, use_cache=True), device)
+        return seconds_of(partial(_forward, model, token, cache=cache, use_cache=True), device)
 
     rows = []
     for batch_size in (1, shape.batch):

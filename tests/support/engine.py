@@ -115,8 +115,8 @@ def oracle_greedy(
         cache = None
         while len(out) < count:
             ids = out[-1:] if cache else [*token_ids, *out]
-            result = model(torch.tensor([ids]), past_key_values=cache, use_cache=True)
-            cache = result.past_key_values
+            result = model(torch.tensor([ids]), cache=cache, use_cache=True)
+            cache = result.cache
             out.append(result.logits[0, -1].argmax().item())
     return out
 

@@ -37,8 +37,8 @@ class Transformers:
 
     def _step(self, tokens: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
         """[B, T] -> the next tokens [B, 1] and the KV cache."""
-        out = self._model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return out.logits[:, -1].argmax(-1, keepdim=True), out.past_key_values
+        out = self._model(tokens, cache=cache, use_cache=True, logits_to_keep=1)
+        return out.logits[:, -1].argmax(-1, keepdim=True), out.cache
 
 
 if __name__ == "__main__":
