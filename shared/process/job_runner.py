@@ -24,8 +24,9 @@ import msgpack
 DONE, FAILED, TOO_LONG, TOO_MUCH, KILLED = "done", "failed", "too long", "too much memory", "killed"
 """The ends of a job: what it returned, what it raised, or why it was stopped."""
 HEAD = struct.Struct(">I")
-MAX_FRAME_BYTES = 16 << 20
-MAX_RESULT_BYTES = 8 << 20
+MAX_RESULT_BYTES = 64 << 20
+MAX_FRAME_BYTES = MAX_RESULT_BYTES + (1 << 10)
+MAX_ERROR_BYTES = 1 << 12
 READ_BYTES = 1 << 16
 
 
@@ -115,20 +116,22 @@ class JobRunner:
                 os.dup2(nowhere, number)
             _limit(self._limits)
             end, result = DONE, self._run(payload)
+            if len(result) > MAX_RESULT_BYTES:
+                end, result = TOO_MUCH, b""
         except MemoryError:
             end = TOO_MUCH
         except BaseException as error:  # noqa: BLE001 - it is told to who gave the job
-            result = str(error).encode(errors="replace")[:MAX_RESULT_BYTES]
+            result = str(error).encode(errors="replace")[:MAX_ERROR_BYTES]
         finally:
             with open(writes, "wb") as file:
-                file.write(msgpack.packb([end, result[:MAX_RESULT_BYTES]]))
+                file.write(msgpack.packb([end, result]))
                 file.flush()
                 os._exit(0)
 
     def _read(self, child: _Child, sink: IO[bytes]) -> None:
         data = os.read(child.results, READ_BYTES)
         child.read += data
-        if data and len(child.read) <= 2 * MAX_RESULT_BYTES:
+        if data and len(child.read) <= MAX_FRAME_BYTES:
             return
         _, status = os.waitpid(child.pid, 0)
         os.close(child.results)

@@ -9,7 +9,7 @@ import time
 
 from shared.process.job_runner import JobLimits, serve_jobs
 
-LIMITS = JobLimits(cpu_s=0.3, wall_s=3.0, memory_bytes=64 << 20)
+LIMITS = JobLimits(cpu_s=0.3, wall_s=3.0, memory_bytes=512 << 20)
 
 
 def do(payload: bytes) -> bytes:
@@ -17,6 +17,8 @@ def do(payload: bytes) -> bytes:
         case ["echo", word]:
             print(word, file=sys.stdout)
             return word.encode()
+        case ["zeros", count]:
+            return bytes(int(count))
         case ["pid"]:
             return str(os.getppid()).encode()
         case ["spin"]:

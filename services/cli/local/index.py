@@ -13,8 +13,7 @@ from services.cli.stack_file import DEFAULT_STATE_DIR
 from shared.errors import PenstockError
 from shared.process.cores import usable_cores
 from shared.process.quiet_end import interrupts_end_at_once
-from shared.retrieval.documents.corpus import is_there
-from shared.retrieval.documents.formats import READ_SUFFIXES
+from shared.retrieval.documents.corpus import READ_SUFFIXES, is_there
 from shared.telemetry import logging
 
 MAX_THREADS = 256

@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from shared.errors import NotFound, TooLarge
 from shared.retrieval.documents.document import Document, Unreadable
-from shared.retrieval.documents.formats import READ_SUFFIXES, READERS, read_documents
+from shared.retrieval.documents.document_reader import DocumentReader
+from shared.retrieval.documents.formats import READERS
+from shared.retrieval.documents.jsonl import JSONL_SUFFIX, Skip, read_records
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "venv", "tests", "__pycache__", "build", "dist"})
 """Hidden folders and *.egg-info are skipped too."""
@@ -19,6 +22,8 @@ MAX_FILES = 20_000
 MAX_DOCUMENTS = 1_000_000
 """Lines of JSONL files are documents."""
 MAX_CORPUS_CHARS = 1 << 30
+SUFFIXES = (*READERS, JSONL_SUFFIX)
+READ_SUFFIXES = ", ".join(SUFFIXES)
 PATTERN_MARK = "*"
 HIDDEN = "hidden files and folders"
 
@@ -26,7 +31,7 @@ HIDDEN = "hidden files and folders"
 @dataclass(frozen=True, slots=True)
 class FileSummary:
     """The number of documents and characters that were read of a file. `skipped`: its parts that are no
-    document, each with the reason; not `is_whole`, if that is the file itself."""
+    document, each with the reason; not `is_whole`, if that is the file itself, to be tried again."""
 
     documents: int
     chars: int
@@ -36,7 +41,7 @@ class FileSummary:
 
 class CorpusReader:
     """One reading of a corpus, file by file: a folder, searched with its subfolders; FOLDER/PATTERN for files
-    of one folder; or one file."""
+    of one folder; or one file. As a context it leaves no process behind."""
 
     def __init__(self, corpus: str) -> None:
         """Raises NotFound when there is no such folder, TooLarge over MAX_FILES."""
@@ -48,26 +53,60 @@ class CorpusReader:
         self.files = tuple(paths)
         """The files that may hold documents, in their order."""
         self._documents = self._chars = 0
+        self._reader = DocumentReader()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
 
     def name_of(self, path: Path) -> str:
         """Relative to the corpus, with forward slashes."""
         return path.relative_to(self._root).as_posix()
 
-    def read(self, path: Path, take: Callable[[Document], None]) -> FileSummary:
-        """Gives each document of one of the files to `take`. Raises TooLarge over MAX_DOCUMENTS or
-        MAX_CORPUS_CHARS of all that were read."""
+    def read(
+        self, path: Path, take: Callable[[Document], None], look: Callable[[], None] = lambda: None
+    ) -> FileSummary:
+        """Gives each document of one of the files to `take`, and calls `look` again and again while one is
+        read; what that raises ends the reading. Raises TooLarge over MAX_DOCUMENTS or MAX_CORPUS_CHARS of all
+        that were read."""
         documents, chars, is_whole = self._documents, self._chars, True
         skipped: list[tuple[str, str]] = []
         name = self.name_of(path)
         try:
-            for document in read_documents(path, name, lambda *reason: skipped.append(reason)):
+            for document in self._documents_of(path, name, lambda *reason: skipped.append(reason), look):
                 self._count(1, len(document.text))
                 take(document)
         except Unreadable as error:
-            is_whole = False
+            is_whole = error.is_lasting
             skipped.append((name, str(error)))
         self._left_out.documents += skipped
         return FileSummary(self._documents - documents, self._chars - chars, tuple(skipped), is_whole)
+
+    def _documents_of(
+        self, path: Path, name: str, skip: Skip, look: Callable[[], None]
+    ) -> Iterator[Document]:
+        """Raises Unreadable."""
+        self._check_file(path, name)
+        if path.suffix.lower() != JSONL_SUFFIX:
+            yield self._reader.read(path, name, look)
+            return
+        try:
+            yield from read_records(path, name, skip)
+        except OSError as error:
+            raise Unreadable(error.strerror or str(error)) from error
+
+    def _check_file(self, path: Path, name: str) -> None:
+        if not path.is_file():
+            raise Unreadable("it is no file" if path.exists() else "it is a link that leads nowhere")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise Unreadable("its name is not UTF-8") from error
+        is_named = Path(self._corpus) == path  # by who runs this
+        if not is_named and path.is_symlink() and not path.resolve().is_relative_to(self._root.resolve()):
+            raise Unreadable("it is a link that leaves the folder")
 
     def pass_over(self, summary: FileSummary) -> None:
         """A file that need not be read, because it is as it was when this was read of it. Raises TooLarge
@@ -179,4 +218,4 @@ def _walk(root: Path, left_out: _LeftOut) -> Iterator[Path]:
 
 def _is_document(path: Path) -> bool:
     """Or what would be one: a link that leads nowhere is found out when it is read."""
-    return path.suffix.lower() in READERS and not path.name.startswith(".")
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")

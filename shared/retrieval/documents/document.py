@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.retrieval.documents.metadata import Pairs
+from shared.retrieval.documents.passages import Passage, split_passages
+
+MAX_DOCUMENT_PASSAGES = 100_000
+"""A book has some thousands; a file that is all headings would have a million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +16,8 @@ class Document:
     """`name` is the path relative to the corpus, with forward slashes; of one line of a JSONL file also `#`
     and its id. `text` is what was read from it, which Markdown's rules divide into sections if `is_markdown`.
     `title` stands above all headings ("" = none). `page_starts`: the characters at which pages begin.
-    `metadata` is what it says of itself for searches to be narrowed by (see metadata.py)."""
+    `metadata` is what it says of itself for searches to be narrowed by (see metadata.py). `passages` are
+    there where its reader has cut it already."""
 
     name: str
     text: str
@@ -20,7 +25,23 @@ class Document:
     title: str = ""
     page_starts: tuple[int, ...] = ()
     metadata: Pairs = ()
+    passages: tuple[Passage, ...] | None = field(default=None, compare=False, repr=False)
+
+    def cut(self) -> tuple[Passage, ...]:
+        """Return its passages. Raises Unreadable over MAX_DOCUMENT_PASSAGES."""
+        if self.passages is not None:
+            return self.passages
+        passages = split_passages(self.text, markdown=self.is_markdown, title=self.title)
+        if len(passages) > MAX_DOCUMENT_PASSAGES:
+            reason = f"its {len(passages)} passages are over the limit of {MAX_DOCUMENT_PASSAGES}"
+            raise Unreadable(reason, is_lasting=True)
+        return tuple(passages)
 
 
 class Unreadable(ValueError):
-    """Why a file, or a line of one, is left out: a sentence about «it»."""
+    """Why a file, or a line of one, is left out: a sentence about «it». `is_lasting` where a file that has
+    not changed would be left out again."""
+
+    def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.is_lasting = is_lasting

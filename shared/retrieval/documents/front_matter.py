@@ -24,8 +24,10 @@ _MORE = re.compile(r"\s")
 """Begins a line that belongs to the field above it."""
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'")
-_FIELD = re.compile(rf"({_QUOTED.pattern}|[^\s#:\-\[\]{{}}\"'&*!|>%@`][^:]*?)\s*:(?:\s+(.*))?$")
-_LISTED = re.compile(rf"\s*({_QUOTED.pattern}|[^,\"'\[\]{{}}]*)\s*(?:,|$)")
+_NO_FIELD = re.compile(r"[\s#:\-\[\]{}\"'&*!|>%@`]")
+"""Begins a line that is no plain field."""
+_SPACES = re.compile(r"\s*")
+_PLAIN_ITEM = re.compile(r"[^,\"'\[\]{}]*")
 _NOTHING = ("", "~", "null", "Null", "NULL")
 _UNREAD = tuple("{[&*!|>%@`")
 """The characters that no plain text begins with."""
@@ -59,15 +61,26 @@ def read_front_matter(text: str) -> FrontMatter:
                 return NO_FRONT_MATTER
             values[field] += _scalar(item[1] or "")
         elif not _MORE.match(line):
-            found = _FIELD.match(line)
+            found = _field(line)
             if found is None:
                 return NO_FRONT_MATTER
-            field = found[1] if found[1][0] not in QUOTES else "".join(_unquoted(found[1]))
-            values[field] = list(_values(found[2] or ""))
+            field = found[0]
+            values[field] = list(_values(found[1]))
     if not values:
         return NO_FRONT_MATTER
     pairs = [(name, value) for name, of in values.items() for value in of]
     return FrontMatter(tidied_metadata(pairs), sum(len(line) + 1 for line in lines[: last + 1]))
+
+
+def _field(line: str) -> tuple[str, str] | None:
+    """Return the name and the value of a line, None for one that is no field."""
+    quoted = _QUOTED.match(line)
+    if quoted is None and _NO_FIELD.match(line):
+        return None
+    name, colon, value = line[quoted.end() if quoted else 0 :].partition(":")
+    if not colon or (value and not value[0].isspace()) or (quoted and name.strip()):
+        return None
+    return "".join(_unquoted(quoted[0])) if quoted else name.rstrip(), value.strip()
 
 
 def _values(text: str) -> Iterator[str]:
@@ -76,13 +89,21 @@ def _values(text: str) -> Iterator[str]:
     if not (listed.startswith("[") and listed.endswith("]")):
         yield from _scalar(text)
         return
-    rest = listed[1:-1]
-    while rest:
-        found = _LISTED.match(rest)
-        if found is None:
+    at, end = 1, len(listed) - 1
+    while at < end:
+        at = _after_spaces(listed, at, end)
+        found = _QUOTED.match(listed, at, end) or _PLAIN_ITEM.match(listed, at, end)
+        assert found is not None  # the second fits anything
+        after = _after_spaces(listed, found.end(), end)
+        if after < end and listed[after] != ",":
             return
-        yield from _scalar(found[1])
-        rest = rest[found.end() :]
+        yield from _scalar(found[0])
+        at = after + 1
+
+
+def _after_spaces(text: str, at: int, end: int) -> int:
+    found = _SPACES.match(text, at, end)
+    return at if found is None else found.end()
 
 
 def _scalar(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 
 from shared.retrieval.documents.metadata import Pairs, tidied_metadata
-from shared.retrieval.documents.passages import FENCE, HEADING
+from shared.retrieval.documents.passages import FENCE, read_heading
 
 UNREAD = frozenset({"script", "style", "template", "noscript", "svg", "iframe", "nav", "title"})
 """Nothing of these is text of the document; of the title see `read_html`."""
@@ -145,4 +145,4 @@ class _MarkdownWriter(HTMLParser):
 
 def _plain(line: str) -> str:
     """Write a line so that it is not taken for a heading or a fence."""
-    return f"\\{line}" if HEADING.match(line) or FENCE.match(line) else line
+    return f"\\{line}" if read_heading(line) or FENCE.match(line) else line

@@ -24,7 +24,9 @@ CHARS_PER_WORD = 7
 """Text without spaces is measured by its length."""
 MAX_CHARS = MAX_WORDS * CHARS_PER_WORD
 
-HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*\s*$")
+MAX_HEADING_LEVEL = 6
+MAX_HEADING_CHARS = 512
+"""The characters of a heading that count: each passage below repeats it."""
 FENCE = re.compile(r"^\s*(```|~~~)")
 LINE_ITEM = re.compile(r"^\s*([-*+]\s|\d+[.)]\s|\|)")
 CLOSED = r"(?<=[.!?])|(?<=[.!?][\"')\]])"
@@ -113,9 +115,17 @@ def has_title(text: str) -> bool:
     for line in text.splitlines():
         if FENCE.match(line):
             in_fence = not in_fence
-        elif not in_fence and (heading := HEADING.match(line)) and len(heading[1]) == 1:
+        elif not in_fence and (heading := read_heading(line)) is not None and heading[0] == 1:
             return True
     return False
+
+
+def read_heading(line: str) -> tuple[int, str] | None:
+    """Return the level and the words of a heading in Markdown, None for another line."""
+    level = len(line) - len(line.lstrip("#"))
+    if not 1 <= level <= MAX_HEADING_LEVEL or not line[level : level + 1].isspace():
+        return None
+    return level, line[level:].strip().rstrip("#").rstrip()[:MAX_HEADING_CHARS]
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -133,13 +143,13 @@ def _markdown_sections(text: str) -> Iterator[tuple[str, list[_Line]]]:
     for line in _lines(text):
         if FENCE.match(line.text):
             in_fence = not in_fence
-        heading = None if in_fence else HEADING.match(line.text)
+        heading = None if in_fence else read_heading(line.text)
         if heading is None:
             lines.append(line)
             continue
         yield HEADING_JOIN.join(title for _, title in path), lines
-        level = len(heading[1])
-        path = [(above, title) for above, title in path if above < level] + [(level, heading[2])]
+        level = heading[0]
+        path = [(above, title) for above, title in path if above < level] + [heading]
         lines = []
     yield HEADING_JOIN.join(title for _, title in path), lines
 
@@ -176,7 +186,8 @@ def _short(joined: _Joined, start: int, end: int, glue: str) -> Iterator[_Unit]:
     """These characters as one unit, or as several when they are longer than a whole passage may be."""
     while end - start > MAX_CHARS + CHARS_PER_WORD or _word_count(joined.text[start:end]) > MAX_WORDS:
         piece = " ".join(joined.text[start : min(end, start + MAX_CHARS)].split(" ")[:MAX_WORDS])
-        yield joined.unit(start, start + len(piece), glue)
+        if piece.strip():
+            yield joined.unit(start, start + len(piece), glue)
         start, glue = start + len(piece), " "
     if joined.text[start:end].strip():
         yield joined.unit(start, end, glue, indented=glue == "\n")

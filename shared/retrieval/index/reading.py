@@ -13,7 +13,7 @@ import numpy as np
 from shared.files.file_signature import file_signature
 from shared.retrieval.documents.corpus import CorpusReader
 from shared.retrieval.documents.document import Document
-from shared.retrieval.documents.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS, split_passages
+from shared.retrieval.documents.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS
 from shared.retrieval.documents.seen_files import SeenFile, settled
 from shared.retrieval.index.passage_table import IndexedFile, PassageTable
 from shared.retrieval.index.term_counts import Rows
@@ -50,7 +50,17 @@ def read_corpus(
 ) -> Reading:
     """`seen`: what the documents of `before` were read of, by `clock_ns`, as file systems tell the time.
     Raises NotFound and TooLarge (see corpus)."""
-    reader = CorpusReader(corpus)
+    with CorpusReader(corpus) as reader:
+        return _read_files(reader, before, seen, clock_ns, tell)
+
+
+def _read_files(
+    reader: CorpusReader,
+    before: PassageTable,
+    seen: Sequence[SeenFile],
+    clock_ns: Callable[[], int],
+    tell: ReadingProgress,
+) -> Reading:
     known = _documents_of(seen, before)
     parts: list[ReadPart] = []
     now: list[SeenFile] = []
@@ -72,7 +82,7 @@ def read_corpus(
             read += 1
             tell(read)
 
-        summary = reader.read(path, take)
+        summary = reader.read(path, take, lambda: tell(read))
         certain = summary.is_whole and file_signature(path) == signature
         now.append(SeenFile(name, settled(signature, read_ns) if certain else None, summary))
     skipped = reader.skipped()
@@ -106,10 +116,8 @@ class _Cutter:
             if (was.key, was.page_starts, was.metadata) == (key, document.page_starts, document.metadata):
                 self._parts.append(range(number, number + 1))
                 return
-        passages = split_passages(document.text, markdown=document.is_markdown, title=document.title)
-        self._parts.append(
-            IndexedFile(document.name, key, tuple(passages), document.page_starts, document.metadata)
-        )
+        passages = document.cut()
+        self._parts.append(IndexedFile(document.name, key, passages, document.page_starts, document.metadata))
 
 
 def _key(document: Document) -> str:

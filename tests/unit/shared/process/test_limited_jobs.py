@@ -10,7 +10,7 @@ from concurrent.futures import wait
 import pytest
 
 from shared.errors import Unavailable
-from shared.process.job_runner import MAX_FRAME_BYTES, take_frames
+from shared.process.job_runner import MAX_FRAME_BYTES, MAX_RESULT_BYTES, take_frames
 from shared.process.limited_jobs import JobEnd, LimitedJobs
 from tests.support.data import REPOSITORY
 from tests.support.wait import until
@@ -58,6 +58,12 @@ def test_whatever_a_job_does_ends_it_and_no_other(jobs: LimitedJobs, payload: st
 
 def test_an_error_is_told(jobs: LimitedJobs) -> None:
     assert run(jobs, "fail") == JobEnd("failed", b"it failed")
+
+
+def test_a_result_comes_whole_up_to_its_limit(jobs: LimitedJobs) -> None:
+    longest = run(jobs, f"zeros {MAX_RESULT_BYTES}")
+    assert (longest.end, len(longest.result)) == ("done", MAX_RESULT_BYTES)
+    assert run(jobs, f"zeros {MAX_RESULT_BYTES + 1}") == JobEnd("too much memory", b"")
 
 
 def test_a_job_is_stopped_when_nobody_waits_for_it(jobs: LimitedJobs) -> None:

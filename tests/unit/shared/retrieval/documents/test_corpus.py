@@ -7,9 +7,9 @@ import pytest
 
 from shared.errors import NotFound, TooLarge
 from shared.retrieval.documents import corpus as corpus_module
-from shared.retrieval.documents import formats
 from shared.retrieval.documents.corpus import CorpusReader
 from shared.retrieval.documents.document import Document
+from shared.retrieval.documents.text_files import MAX_FILE_BYTES
 
 
 def write(root: Path, *names: str) -> None:
@@ -23,11 +23,11 @@ class Read:
     """All of a corpus."""
 
     def __init__(self, corpus: str) -> None:
-        reader = CorpusReader(corpus)
         self.documents: list[Document] = []
-        for path in reader.files:
-            reader.read(path, self.documents.append)
-        self.skipped = reader.skipped()
+        with CorpusReader(corpus) as reader:
+            for path in reader.files:
+                reader.read(path, self.documents.append)
+            self.skipped = reader.skipped()
 
 
 def names(corpus: str) -> list[str]:
@@ -58,18 +58,16 @@ def test_a_pattern_takes_the_files_of_one_folder(tmp_path: Path) -> None:
     assert names(str(tmp_path / "*.md")) == ["a.md", "b.md"]
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(formats, "MAX_FILE_BYTES", 20)
+def test_what_cannot_be_read_is_named_and_the_rest_counts(tmp_path: Path) -> None:
     write(tmp_path, "a.md")
     (tmp_path / "latin.txt").write_bytes("déjà vu".encode("latin-1"))
-    (tmp_path / "long.txt").write_text("x" * 21)
+    (tmp_path / "long.txt").write_bytes(b"")
+    os.truncate(tmp_path / "long.txt", MAX_FILE_BYTES + 1)
     corpus = Read(str(tmp_path))
     assert [document.name for document in corpus.documents] == ["a.md"]
     assert corpus.skipped == (
         ("latin.txt", "it is not UTF-8 text"),
-        ("long.txt", "21 bytes are over the limit of 20"),
+        ("long.txt", f"{MAX_FILE_BYTES + 1} bytes are over the limit of {MAX_FILE_BYTES}"),
     )
 
 
@@ -151,3 +149,41 @@ def test_too_much_in_them_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(corpus_module, limit, 2)
     with pytest.raises(TooLarge, match="index a smaller folder"):
         Read(str(tmp_path))
+
+
+def test_a_link_out_of_the_folder_is_left_out_and_one_within_it_counts(tmp_path: Path) -> None:
+    write(tmp_path, "elsewhere/secret.md", "corpus/a.md")
+    (tmp_path / "corpus" / "b.md").symlink_to(tmp_path / "elsewhere" / "secret.md")
+    (tmp_path / "corpus" / "c.md").symlink_to("a.md")
+    for corpus in (tmp_path / "corpus", tmp_path / "corpus" / "*.md"):
+        read = Read(str(corpus))
+        assert [document.name for document in read.documents] == ["a.md", "c.md"]
+        assert read.skipped == (("b.md", "it is a link that leaves the folder"),)
+
+
+def test_a_link_that_the_operator_names_is_followed(tmp_path: Path) -> None:
+    write(tmp_path, "elsewhere/a.md")
+    (tmp_path / "b.md").symlink_to(tmp_path / "elsewhere" / "a.md")
+    (tmp_path / "folder").symlink_to(tmp_path / "elsewhere")
+    assert names(str(tmp_path / "b.md")) == ["b.md"]
+    assert names(str(tmp_path / "folder")) == ["a.md"]
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    write(tmp_path, "b.md")
+    os.mkfifo(tmp_path / "a.md")
+    assert Read(str(tmp_path)).skipped == (("a.md", "it is no file"),)
+
+
+def test_a_file_whose_name_is_not_unicode_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "b.md")
+    Path(os.fsdecode(bytes(tmp_path) + b"/\xff.md")).write_text("Text.")
+    assert Read(str(tmp_path)).skipped == (("\udcff.md", "its name is not UTF-8"),)
+
+
+def test_a_hostile_page_costs_its_corpus_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "c.md")
+    (tmp_path / "b.html").write_text("<![foo[")
+    read = Read(str(tmp_path))
+    assert [document.name for document in read.documents] == ["a.md", "c.md"]
+    assert read.skipped == (("b.html", "it is damaged (AssertionError)"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,10 @@ import pytest
 from shared.errors import TooLarge
 from shared.retrieval.documents import corpus as corpus_module
 from shared.retrieval.documents.corpus import CorpusReader
-from shared.retrieval.documents.formats import read_documents
-from shared.retrieval.documents.passages import split_passages
+from shared.retrieval.documents.document import Document, Unreadable
+from shared.retrieval.documents.document_reader import DocumentReader
+from shared.retrieval.documents.passages import Passage
 from shared.retrieval.documents.seen_files import SETTLED_NS
-from shared.retrieval.index import reading as reading_module
 from shared.retrieval.index.passage_table import PassageTable
 from shared.retrieval.index.reading import Reading, read_corpus
 
@@ -133,13 +133,16 @@ def test_a_file_that_was_written_just_before_is_read_once_more(corpus: Path, rea
 def test_a_file_that_changes_while_it_is_read_is_read_once_more(
     corpus: Path, read_names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def changed(path: Path, *args: object) -> Iterator[object]:
-        yield from read_documents(path, *args)  # type: ignore[arg-type]
+    read = DocumentReader.read
+
+    def changed(self: DocumentReader, path: Path, name: str, look: Callable[[], None]) -> Document:
+        document = read(self, path, name, look)
         if path.name == "b.txt":
             path.write_text("Soap.")
+        return document
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_module, "read_documents", changed)
+        patch.setattr(DocumentReader, "read", changed)
         before = first(corpus)
     read_names.clear()
     assert texts(again(corpus, before))[2] == ("b.txt", "Soap.")
@@ -155,17 +158,39 @@ def test_a_file_that_could_not_be_read_is_tried_again(corpus: Path, read_names: 
     assert read_names == ["e.md", "f.md"]
 
 
+def test_a_file_that_takes_too_long_is_not_tried_again_until_it_has_changed(
+    corpus: Path, read_names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = DocumentReader.read
+
+    def long(self: DocumentReader, path: Path, name: str, look: Callable[[], None]) -> Document:
+        if path.name == "b.txt":
+            raise Unreadable("it takes longer than 30 s to read", is_lasting=True)
+        return read(self, path, name, look)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DocumentReader, "read", long)
+        before = first(corpus)
+    read_names.clear()
+    assert again(corpus, before).skipped == before.skipped
+    assert read_names == []
+    (corpus / "b.txt").write_text("Soap.")
+    assert texts(again(corpus, before))[2] == ("b.txt", "Soap.")
+
+
 def test_of_a_file_that_has_changed_only_documents_that_have_are_cut(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = first(corpus)
     cut: list[str] = []
 
-    def noted(text: str, **kwargs: object) -> object:
-        cut.append(text)
-        return split_passages(text, **kwargs)  # type: ignore[arg-type]
+    cut_document = Document.cut
 
-    monkeypatch.setattr(reading_module, "split_passages", noted)
+    def noted(document: Document) -> tuple[Passage, ...]:
+        cut.append(document.text)
+        return cut_document(document)
+
+    monkeypatch.setattr(Document, "cut", noted)
     file = corpus / "c.jsonl"
     file.write_text(
         '{"id": 0, "text": "New."}\n{"id": 1, "text": "One.", "metadata": {"a": 1}}\n'

@@ -1,0 +1,101 @@
+"""Lines of JSONL are documents; a bad one is skipped with its reason, and the next one counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shared.retrieval.documents import jsonl, text_files
+from shared.retrieval.documents.document import Document, Unreadable
+from shared.retrieval.documents.jsonl import read_records
+
+
+def lines_of(path: Path, *lines: object) -> tuple[list[Document], list[tuple[str, str]]]:
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    skipped: list[tuple[str, str]] = []
+    documents = list(read_records(path, path.name, lambda name, reason: skipped.append((name, reason))))
+    return documents, skipped
+
+
+def test_a_line_of_json_is_a_document_with_title_and_metadata(tmp_path: Path) -> None:
+    documents, skipped = lines_of(
+        tmp_path / "a.jsonl",
+        {
+            "id": "g1",
+            "title": "The\ngate",
+            "text": "It opens.",
+            "metadata": {"year": 2024, "tag": ["b", "a"]},
+        },
+        "",
+        {"_id": 7, "text": "More."},
+        {"text": "Last."},
+    )
+    assert skipped == []
+    assert documents == [
+        Document(
+            "a.jsonl#g1",
+            "It opens.",
+            False,
+            "The gate",
+            metadata=(("tag", "a"), ("tag", "b"), ("year", "2024")),
+        ),
+        Document("a.jsonl#7", "More.", False),
+        Document("a.jsonl#4", "Last.", False),
+    ]
+
+
+OTHER_METADATA = (
+    "its `metadata` has other values than texts, numbers, truth values and lists of them, of 256 characters"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "it is no JSON in UTF-8"),
+        ("[" * 100_000, "it is no JSON in UTF-8"),
+        ([], "it is no object with a `text`"),
+        ({"text": 1}, "it is no object with a `text`"),
+        ({"text": "a", "title": 1}, "its `title` is no text of at most 512 characters"),
+        ({"text": "a", "id": []}, "its `id` is no text or number of at most 256 characters"),
+        ({"text": "a", "metadata": []}, "its `metadata` is no object"),
+        ({"text": "a", "metadata": {"b": ["c"] * 33}}, "its `metadata` has 33 values, more than 32"),
+        (
+            {"text": "a", "metadata": {"": "c"}},
+            OTHER_METADATA,
+        ),
+        (
+            {"text": "a", "metadata": {"b": ["c" * 257]}},
+            OTHER_METADATA,
+        ),
+        (
+            {"text": "a", "metadata": {"b": None}},
+            OTHER_METADATA,
+        ),
+        ({"text": "a\0"}, "it is binary: it has NUL characters"),
+        ({"text": "\ud800"}, "it has half of a character (a lone surrogate)"),
+        ({"text": "x" * 300}, "it is over the limit of 300 bytes"),
+    ],
+)
+def test_a_bad_line_is_skipped_with_its_reason_and_the_next_one_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: object, reason: str
+) -> None:
+    if "300" in reason:
+        monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 300)
+    documents, skipped = lines_of(tmp_path / "a.jsonl", line, {"text": "good 🙂"})
+    assert skipped == [("a.jsonl, line 1", reason)]
+    assert [(document.name, document.text) for document in documents] == [("a.jsonl#2", "good 🙂")]
+
+
+def test_a_file_of_lines_may_be_longer_than_others_up_to_its_own_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_files, "MAX_FILE_BYTES", 10)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' * 3)
+    assert len(list(read_records(path, path.name, lambda *reason: pytest.fail(str(reason))))) == 3
+    monkeypatch.setattr(jsonl, "MAX_JSONL_BYTES", 41)
+    with pytest.raises(Unreadable, match="42 bytes are over the limit of 41"):
+        list(read_records(path, path.name, lambda *reason: pytest.fail(str(reason))))
