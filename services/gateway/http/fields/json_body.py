@@ -13,6 +13,12 @@ from shared.errors import InvalidRequest
 
 MAX_BODY_DEPTH = 192
 """The deepest nesting of arrays and objects: what stands around the deepest schema, and its own levels."""
+MAX_BODY_OBJECTS = 20_000
+"""The arrays and objects of a body: megabytes of empty ones would hold up every stream for half a second."""
+MAX_BODY_TEXTS = 100_000
+"""The texts of a body, names of values among them."""
+MAX_BODY_VALUES = 1_000_000
+"""The values in all arrays and objects of a body, such as ids of tokens."""
 MAX_NAMED_VALUES = 10_000
 """The values of a body among which the wrong one is looked for, so that its name can be said."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -20,6 +26,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 def read_json_body(raw: bytes) -> JsonFields:
     """Raises InvalidRequest for what is no JSON object, and names the field that holds no Unicode text."""
+    _check_count(raw)
     try:
         text = raw.decode("utf-8-sig")
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -31,6 +38,28 @@ def read_json_body(raw: bytes) -> JsonFields:
     if _SURROGATE.search(text):
         _check_unicode(value)
     return JsonFields(value)
+
+
+def _check_count(raw: bytes) -> None:
+    """Raise InvalidRequest for a body of more parts than anybody needs, before time is spent on them.
+
+    Brackets and commas that stand in texts do not count; texts are told apart only where there may be too
+    many.
+    """
+    if raw.count(b'"') > 2 * MAX_BODY_TEXTS or _too_many(raw):
+        bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is escaped ends no text
+        is_long = bare.count(b'"') > 2 * MAX_BODY_TEXTS
+        what = f"{MAX_BODY_TEXTS} texts" if is_long else _too_many(b"".join(bare.split(b'"')[::2]))
+        if what:
+            raise InvalidRequest(f"the body has more than {what}: send less in one call")
+
+
+def _too_many(raw: bytes) -> str:
+    if raw.count(b"[") + raw.count(b"{") > MAX_BODY_OBJECTS:
+        return f"{MAX_BODY_OBJECTS} arrays and objects"
+    if raw.count(b",") >= MAX_BODY_VALUES:
+        return f"{MAX_BODY_VALUES} values"
+    return ""
 
 
 def _check_depth(text: str, value: dict[str, Any]) -> None:
