@@ -21,18 +21,25 @@ def do(payload: bytes) -> bytes:
             return bytes(int(count))
         case ["pid"]:
             return str(os.getppid()).encode()
-        case ["spin"]:
+        case [fault]:
+            return fail(fault)
+    return b""
+
+
+def fail(fault: str) -> bytes:
+    match fault:
+        case "spin":
             while True:
                 pass
-        case ["sleep"]:
+        case "sleep":
             time.sleep(600)
-        case ["allocate"]:
+        case "allocate":
             return bytes(len([bytearray(1 << 20) for _ in range(1 << 10)]))
-        case ["fail"]:
+        case "fail":
             raise ValueError("it failed")
-        case ["die"]:
+        case "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        case ["abort"]:
+        case "abort":
             os.abort()
     return b""
 

@@ -14,6 +14,8 @@ from services.gateway.http.fields.json_body import (
 )
 from shared.errors import InvalidRequest
 
+OBJECTS = "20000 arrays and objects"
+
 
 def body(of: object) -> bytes:
     return json.dumps({"of": of}).encode()
@@ -22,8 +24,8 @@ def body(of: object) -> bytes:
 @pytest.mark.parametrize(
     ("most", "over", "what"),
     [
-        (body([{}] * (MAX_BODY_OBJECTS - 2)), body([{}] * (MAX_BODY_OBJECTS - 1)), "20000 arrays and objects"),
-        (body([[]] * (MAX_BODY_OBJECTS - 2)), body([[]] * (MAX_BODY_OBJECTS - 1)), "20000 arrays and objects"),
+        (body([{}] * (MAX_BODY_OBJECTS - 2)), body([{}] * (MAX_BODY_OBJECTS - 1)), OBJECTS),
+        (body([[]] * (MAX_BODY_OBJECTS - 2)), body([[]] * (MAX_BODY_OBJECTS - 1)), OBJECTS),
         (body(["a"] * (MAX_BODY_TEXTS - 1)), body(["a"] * MAX_BODY_TEXTS), "100000 texts"),
         (body([1] * MAX_BODY_VALUES), body([1] * (MAX_BODY_VALUES + 1)), "1000000 values"),
     ],
