@@ -69,7 +69,9 @@ def _ask(state_dir: str) -> int:
     options = ("--retrieve", "--temperature", "0", "--max-tokens", "96", "--deadline", "60", "--timeline")
     print(f"\n> penstock ask {' '.join(options)} {QUESTION!r}", flush=True)
     return subprocess.run(  # noqa: S603 (our own program)
-        [*PENSTOCK, "ask", *options, "--state-dir", state_dir, QUESTION], check=False
+        [*PENSTOCK, "ask", *options, "--state-dir", state_dir, QUESTION],
+        stdin=subprocess.DEVNULL,
+        check=False,
     ).returncode
 
 

@@ -33,12 +33,36 @@ def peer() -> Iterator[GeneratePeer]:
 def ask(peer: GeneratePeer, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command("--grpc", peer.address, *argv),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
         env=environ(),
     )
+
+
+@pytest.fixture(autouse=True)
+def _ended_stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        yield
+
+
+def test_a_pipe_that_stays_silent_is_told_and_its_end_sends_the_question(peer: GeneratePeer) -> None:
+    peer.script = finished
+    asking = subprocess.Popen(
+        command("--grpc", peer.address, "what failed?"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ(),
+    )
+    assert asking.stderr is not None
+    assert b"reading what is piped in" in asking.stderr.readline()
+    out, _ = asking.communicate(b"a log\n", timeout=TIMEOUT_S)
+    assert (asking.returncode, out.decode()) == (0, "Hello wörld\n")
+    assert peer.requests.get_nowait().chat.messages[0].content == "a log\n\nwhat failed?"
 
 
 def command(*argv: str) -> list[str]:
@@ -275,7 +299,11 @@ def test_ctrl_c_cancels_the_call_and_exits_with_130(peer: GeneratePeer) -> None:
 
     peer.script = script
     asking = subprocess.Popen(
-        command("--grpc", peer.address, "hi"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ()
+        command("--grpc", peer.address, "hi"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ(),
     )
     assert asking.stdout is not None
     assert asking.stdout.read(3) == b"Hel"  # it streams: the call is far from its end
@@ -293,7 +321,11 @@ def test_a_reader_that_goes_away_cancels_the_call(peer: GeneratePeer) -> None:
 
     peer.script = script
     asking = subprocess.Popen(
-        command("--grpc", peer.address, "hi"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ()
+        command("--grpc", peer.address, "hi"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ(),
     )
     assert asking.stdout is not None
     assert asking.stderr is not None
@@ -336,6 +368,7 @@ def test_the_address_comes_from_stack_json(peer: GeneratePeer, tmp_path: Path) -
     (tmp_path / "stack.json").write_text(json.dumps({"grpc": peer.address}))
     done = subprocess.run(
         command("hi", "--state-dir", str(tmp_path)),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

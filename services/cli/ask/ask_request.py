@@ -10,7 +10,9 @@ from pathlib import Path
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.arguments import finite, logit_bias, natural, seconds, token_id_list
 from services.cli.ask.gateway_channel import add_gateway_options
+from services.cli.ask.piped_text import is_piped, read_piped_text
 from services.cli.ask.retrieval_options import PASSAGE_ORDERS, add_search_options, metadata_filters
+from shared.errors import PenstockError
 from shared.sampling.parameters import SCALARS
 
 PRIORITIES = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
@@ -34,12 +36,13 @@ def build_ask_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock ask",
         description="Send one prompt to the running stack and stream the answer to stdout. A model with a "
-        "chat template gets TEXT as a message of a chat, any other one as plain text.",
+        "chat template gets TEXT as a message of a chat, any other one as plain text. What is piped in "
+        "stands before TEXT, or is the prompt where there is none.",
         epilog="Exit code: 0 finished, 1 failed, 2 wrong usage, 3 expired, 4 shed, 5 cancelled, 130 Ctrl-C, "
         "141 nobody reads the answer any more.",
         allow_abbrev=False,  # an --api-key that nobody offers must not be taken for --api-key-file
     )
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - reads it from stdin")
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - is what is piped in alone")
     _add_prompt(parser)
     add_sampling(parser)
     _add_constraint(parser)
@@ -148,8 +151,8 @@ def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateR
     """Prints a sentence and exits with 2 on wrong usage."""
     parser = build_ask_parser()
     args = parser.parse_args(argv)
-    if (args.text is None) == (args.token_ids is None):
-        parser.error("give the prompt either as TEXT (- for stdin) or with --token-ids")
+    if args.token_ids is not None and args.text is not None:
+        parser.error("give the prompt either as TEXT or with --token-ids")
     plain = "--token-ids" if args.token_ids is not None else "--raw" if args.raw else ""
     if plain and (args.chat or args.system is not None or args.retrieve):
         parser.error(f"{plain} is sent as it is: it goes without --chat, --system and --retrieve")
@@ -158,15 +161,29 @@ def parse_request(argv: Sequence[str]) -> tuple[argparse.Namespace, pb.GenerateR
         parser.error("--k, --corpus, --filter, --order and --no-degrade need --retrieve")
     if args.k is not None and not 1 <= args.k <= 16:
         parser.error("--k must be between 1 and 16")
-    if args.text == FROM_STDIN:
-        try:
-            args.text = sys.stdin.read()
-        except UnicodeDecodeError:
-            parser.error("stdin is not UTF-8 text")
+    args.question = ""
+    if args.token_ids is None:
+        _read_prompt(parser, args)
     try:
         return args, _request(args)
     except ValueError as error:  # a number that does not fit its field
         parser.error(str(error))
+
+
+def _read_prompt(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Set `text`, with what is piped in, and `question`: what is searched for, where that is less."""
+    if is_piped(sys.stdin) or args.text == FROM_STDIN:
+        try:
+            piped = read_piped_text(sys.stdin)
+        except PenstockError as error:
+            parser.error(str(error))
+        if args.text in (None, FROM_STDIN):
+            args.text = piped or args.text
+        elif piped.strip():
+            args.question = args.text
+            args.text = f"{piped.rstrip()}\n\n{args.text}"
+    if args.text in (None, FROM_STDIN):
+        parser.error("give the prompt as TEXT, pipe it in, or give its ids with --token-ids")
 
 
 def _request(args: argparse.Namespace) -> pb.GenerateRequest:
@@ -202,6 +219,7 @@ def _set_prompt(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
         if args.k is not None:
             request.retrieval.k = args.k
         request.retrieval.corpus = args.corpus
+        request.retrieval.query = args.question
         request.retrieval.filters.extend(metadata_filters(args.filter))
         if args.order is not None:
             request.retrieval.order = PASSAGE_ORDERS[args.order]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-import io
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.ask.ask_request import MAX_FILE_BYTES, SCALAR_OPTIONS, parse_request
+from services.cli.ask.piped_text import MAX_PIPED_BYTES
 
 
 def request(*argv: str) -> pb.GenerateRequest:
@@ -130,9 +132,67 @@ def test_a_file_that_holds_no_schema_exits_2_with_what_is_wrong(
     assert fault in capsys.readouterr().err
 
 
-def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
+@pytest.fixture
+def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
+    """Make what follows come from stdin."""
+    with ExitStack() as files:
+
+        def put(data: bytes) -> None:
+            file = tmp_path / "piped"
+            file.write_bytes(data)
+            monkeypatch.setattr("sys.stdin", files.enter_context(file.open()))
+
+        yield put
+
+
+def test_what_is_piped_in_is_the_prompt(pipe: Callable[[bytes], None]) -> None:
+    pipe(b"from a pipe\n")
+    assert request("--raw").text == "from a pipe\n"
+    pipe(b"from a pipe\n")
     assert request("-", "--raw").text == "from a pipe\n"
+
+
+def test_what_is_piped_in_stands_before_the_question_which_is_searched_for(
+    pipe: Callable[[bytes], None],
+) -> None:
+    pipe("\ufeffline 1\nline 2\n".encode())
+    sent = request("what failed?", "--retrieve")
+    assert [turn.content for turn in sent.chat.messages] == ["line 1\nline 2\n\nwhat failed?"]
+    assert sent.retrieval.query == "what failed?"
+
+
+def test_an_empty_pipe_changes_nothing(pipe: Callable[[bytes], None]) -> None:
+    pipe(b"\n")
+    assert request("hello", "--raw").text == "hello"
+
+
+@pytest.mark.parametrize(
+    ("data", "argv", "fault"),
+    [
+        (b"\x89PNG\r", ["hello"], "what is piped in is not UTF-8 text (byte 0): a model reads text"),
+        (b"ELF\0\0", ["hello"], "what is piped in is binary: a model reads text"),
+        (b"x" * (MAX_PIPED_BYTES + 1), ["hello"], "more than 16777216 bytes are piped in: send a part"),
+        (b"", [], "give the prompt as TEXT, pipe it in, or give its ids with --token-ids"),
+        (b"", ["-"], "give the prompt as TEXT, pipe it in"),
+    ],
+)
+def test_what_cannot_be_a_prompt_is_a_sentence(
+    pipe: Callable[[bytes], None],
+    data: bytes,
+    argv: list[str],
+    fault: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pipe(data)
+    with pytest.raises(SystemExit) as caught:
+        parse_request(argv)
+    assert caught.value.code == 2
+    assert fault in capsys.readouterr().err
+
+
+def test_as_much_as_the_limit_may_be_piped_in(pipe: Callable[[bytes], None]) -> None:
+    pipe(b"x" * MAX_PIPED_BYTES)
+    assert len(request("--raw").text) == MAX_PIPED_BYTES
 
 
 @pytest.mark.parametrize(
