@@ -7,13 +7,12 @@ quarter of a second that its deadline is away at most, and nobody cancels it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
-from cachetools import LRUCache
 
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
@@ -24,6 +23,7 @@ from shared.actor import BusActor
 from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import DeadlineExpired, TooLarge, UnknownMessage
+from shared.fair_cache import FairCache
 from shared.messages import KeepResponse, LookUpResponse, ResponseFound, ResponseMissing
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import DIMENSIONS, EmbeddedQuestions
@@ -37,12 +37,13 @@ HOP = "retriever"
 CACHE_MESSAGES = (LookUpResponse, KeepResponse)
 """The messages to a retriever that go to this actor."""
 MAX_WAITING = 64
-"""Lookups whose questions wait to be embedded; more are misses at once."""
+"""Lookups whose questions wait to be embedded; of more, one of the tenant with most is a miss at once."""
 MAX_KEPT_VECTORS = 1024
-"""The most vectors of questions that were missed, kept for when their answers come: 1.5 kB each."""
+"""The most vectors of questions that were missed, kept for when their answers come: 1.5 kB each, shared out
+by tenant."""
 
-EmbedQuestions = Callable[[Sequence[str]], EmbeddedQuestions]
-"""Runs in the actor's own thread."""
+EmbedQuestions = Callable[[Sequence[str], Sequence[str]], EmbeddedQuestions]
+"""Takes questions and their tenants. Runs in the actor's own thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +53,10 @@ class WaitingLookup:
     delivery: Delivery
     lookup: LookUpResponse
     end: Deadline
+
+    @property
+    def tenant(self) -> str:
+        return self.lookup.key.tenant
 
     @property
     def question_bytes(self) -> int:
@@ -78,7 +83,7 @@ class CacheActor(BusActor):
         )
         self._searched = corpora.states()
         self._waiting: deque[WaitingLookup] = deque()
-        self._vectors: LRUCache[tuple[str, bytes], Vectors] = LRUCache(MAX_KEPT_VECTORS)
+        self._vectors: FairCache[bytes, Vectors] = FairCache(MAX_KEPT_VECTORS)
         self._work: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-cache")
 
@@ -101,7 +106,7 @@ class CacheActor(BusActor):
             self._cache.drop_generations(searched)
 
     def _generation(self, lookup: LookUpResponse) -> str:
-        return self._corpora.state_of(lookup.corpus, lookup.tenant)
+        return self._corpora.state_of(lookup.corpus, lookup.key.tenant)
 
     async def _look_up(self, delivery: Delivery, lookup: LookUpResponse) -> None:
         end = self.bus.deadline_of(delivery.envelope) or Deadline.after(self._config.default_budget_s)
@@ -111,10 +116,21 @@ class CacheActor(BusActor):
         entry = self._cache.find(lookup.key, self._generation(lookup), lookup.max_age_ms / 1e3)
         if entry is not None:
             await self._give(delivery, entry, 1.0)
-        elif lookup.key.question and len(self._waiting) < MAX_WAITING:
-            self._waiting.append(WaitingLookup(delivery, lookup, end))
+        elif lookup.key.question:
+            await self._wait(WaitingLookup(delivery, lookup, end))
         else:
             await self._miss(delivery, lookup)
+
+    async def _wait(self, newcomer: WaitingLookup) -> None:
+        """Wait to be compared. Where too many do, the latest lookup of the tenant with most is a miss."""
+        self._waiting.append(newcomer)
+        if len(self._waiting) <= MAX_WAITING:
+            return
+        waiting = Counter(each.tenant for each in self._waiting)
+        largest = max(waiting, key=lambda tenant: (waiting[tenant], tenant == newcomer.tenant))
+        one_too_many = next(each for each in reversed(self._waiting) if each.tenant == largest)
+        self._waiting.remove(one_too_many)
+        await self._miss(one_too_many.delivery, one_too_many.lookup)
 
     async def _give(self, delivery: Delivery, entry: KeptEntry, similarity: float) -> None:
         metrics.RESPONSE_CACHE_LOOKUPS.labels(result="exact" if similarity == 1.0 else "semantic").inc()
@@ -131,7 +147,7 @@ class CacheActor(BusActor):
         if keep.retrieves and (not keep.generation or keep.generation not in self._searched):
             metrics.RESPONSE_CACHE_STORES.labels(result="stale").inc()
             return
-        vector = self._vectors.pop((keep.key.tenant, keep.key.exact), None)
+        vector = self._vectors.pop(keep.key.tenant, keep.key.exact)
         generation = keep.generation if keep.retrieves else ""
         more_bytes = 0 if vector is None else self._questions.bytes_per_row
         try:
@@ -169,9 +185,10 @@ class CacheActor(BusActor):
             return
         for each in batch:
             self._waiting.remove(each)
-        loop, questions = asyncio.get_running_loop(), [each.lookup.key.question for each in batch]
+        loop, keys = asyncio.get_running_loop(), [each.lookup.key for each in batch]
+        questions, tenants = [key.question for key in keys], [key.tenant for key in keys]
         try:
-            embedded = await loop.run_in_executor(self._thread, self._embed, questions)
+            embedded = await loop.run_in_executor(self._thread, self._embed, questions, tenants)
         except Exception:  # the encoder's: every lookup is a miss, and the next ones are tried again
             log.exception("embed_failed", questions=len(batch))
             for each in batch:
@@ -191,7 +208,7 @@ class CacheActor(BusActor):
                 if self._cache.is_good(entry, self._generation(lookup), lookup.max_age_ms / 1e3):
                     await self._give(waiting.delivery, entry, similarity)
                     return
-            self._vectors[key.tenant, key.exact] = vector.copy()  # the array of its batch is not kept
+            self._vectors.put(key.tenant, key.exact, vector.copy())  # the array of its batch is not kept
         await self._miss(waiting.delivery, lookup)
 
     async def on_stop(self) -> None:

@@ -1,17 +1,17 @@
-"""Answers that finished, by what they depend on: bounded in bytes, number and age, each tenant for itself.
+"""Answers that finished, by what they depend on: bounded in bytes, number and age, and shared out by tenant.
 
-When room is needed, the tenant that holds most gives up what it used least lately: who fills the cache takes
-room from nobody that holds less.
+A tenant is that of the key, whatever `cache_salt` its requests have: a salt is in the digests alone, so that
+answers are told apart by it and no room is won. `FairCache` says who gives way when room is needed.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import InvalidRequest, TooLarge
+from shared.fair_cache import FairCache
 from shared.messages import (
     CACHE_DIGEST_BYTES,
     MAX_COMPARED_BYTES,
@@ -50,25 +50,21 @@ class ResponseCache:
     ) -> None:
         """`removed` hears of each entry that is not kept any more."""
         self._max_bytes = max_bytes
-        self._max_entries = max_entries
         self._ttl_s = ttl_s
         self._clock = clock
         self._removed = removed
-        self._tenants: dict[str, OrderedDict[bytes, KeptEntry]] = {}
-        self._tenant_bytes: dict[str, int] = {}
-        self._bytes = 0
-        self._entries = 0
+        self._kept: FairCache[bytes, KeptEntry] = FairCache(max_entries, max_bytes, self._on_pushed_out)
 
     def __len__(self) -> int:
-        return self._entries
+        return len(self._kept)
 
     @property
     def held_bytes(self) -> int:
-        return self._bytes
+        return self._kept.held_bytes
 
     def find(self, key: ResponseKey, generation: str, max_age_s: float = 0.0) -> KeptEntry | None:
         """The answer to the same request, from the index of `generation`; `max_age_s` 0: of any age."""
-        entry = self._entry_of(key)
+        entry = self._kept.peek(key.tenant, key.exact)
         return entry if entry is not None and self.is_good(entry, generation, max_age_s) else None
 
     def is_good(self, entry: KeptEntry, generation: str, max_age_s: float = 0.0) -> bool:
@@ -83,7 +79,7 @@ class ResponseCache:
             return False
         if max_age_s and age_s > max_age_s:
             return False
-        self._tenants[entry.key.tenant].move_to_end(entry.key.exact)
+        self._kept.get(entry.key.tenant, entry.key.exact)
         return True
 
     def age_s(self, entry: KeptEntry) -> float:
@@ -93,52 +89,42 @@ class ResponseCache:
         self, key: ResponseKey, response: KeptResponse, generation: str, more_bytes: int = 0
     ) -> KeptEntry:
         """Keep it in place of what was there; `more_bytes` are kept for it elsewhere. Raises TooLarge for
-        what does not fit even alone."""
+        what does not fit, alone or into its tenant's share."""
         size = ENTRY_BYTES + more_bytes + _size_of(key, response)
-        if size > self._max_bytes or not self._max_entries:
+        if size > self._max_bytes:
             raise TooLarge(f"an answer of {size} bytes is over the cache's {self._max_bytes}; raise cache_mb")
-        if (old := self._entry_of(key)) is not None:
+        if (old := self._kept.peek(key.tenant, key.exact)) is not None:
             self.remove(old, "")
-        while self._bytes + size > self._max_bytes or self._entries >= self._max_entries:
-            self.remove(self._least_missed(), "room")
         entry = KeptEntry(key, response, generation, self._clock.monotonic_s(), size)
-        self._tenants.setdefault(key.tenant, OrderedDict())[key.exact] = entry
-        self._count(entry, 1)
+        is_kept = self._kept.put(key.tenant, key.exact, entry, size)
+        self._count()
+        if not is_kept:
+            raise TooLarge(
+                f"an answer of {size} bytes is over its tenant's share of the cache; raise cache_mb"
+            )
         return entry
 
     def remove(self, entry: KeptEntry, why: str) -> None:
         """`why` is counted; "": another one takes its place."""
-        kept = self._tenants[entry.key.tenant]
-        del kept[entry.key.exact]
-        self._count(entry, -1)
+        self._kept.pop(entry.key.tenant, entry.key.exact)
+        self._count()
         self._removed(entry)
-        if not kept:
-            del self._tenants[entry.key.tenant], self._tenant_bytes[entry.key.tenant]
         if why:
             metrics.RESPONSE_CACHE_EVICTIONS.labels(why=why).inc()
 
     def drop_generations(self, current: Collection[str]) -> None:
         """Drop answers from indexes that are not searched any more; `current` are those that are."""
-        entries = [entry for kept in self._tenants.values() for entry in kept.values()]
-        for entry in entries:
+        for entry in list(self._kept):
             if entry.generation and entry.generation not in current:
                 self.remove(entry, "generation")
 
-    def _entry_of(self, key: ResponseKey) -> KeptEntry | None:
-        kept = self._tenants.get(key.tenant)
-        return None if kept is None else kept.get(key.exact)
+    def _on_pushed_out(self, entry: KeptEntry) -> None:
+        self._removed(entry)
+        metrics.RESPONSE_CACHE_EVICTIONS.labels(why="room").inc()
 
-    def _least_missed(self) -> KeptEntry:
-        largest = max(self._tenant_bytes, key=self._tenant_bytes.__getitem__)
-        return next(iter(self._tenants[largest].values()))
-
-    def _count(self, entry: KeptEntry, sign: int) -> None:
-        tenant = entry.key.tenant
-        self._tenant_bytes[tenant] = self._tenant_bytes.get(tenant, 0) + sign * entry.size
-        self._bytes += sign * entry.size
-        self._entries += sign
-        metrics.RESPONSE_CACHE_BYTES.set(self._bytes)
-        metrics.RESPONSE_CACHE_ENTRIES.set(self._entries)
+    def _count(self) -> None:
+        metrics.RESPONSE_CACHE_BYTES.set(self._kept.held_bytes)
+        metrics.RESPONSE_CACHE_ENTRIES.set(len(self._kept))
 
 
 def check_key(key: ResponseKey) -> None:

@@ -20,7 +20,7 @@ from shared.errors import PenstockError
 from shared.messages import Filters, Retrieved, ScoredPassage
 from shared.retrieval.encoders.embedder import MAX_TOKENS
 from shared.retrieval.encoders.fusion import Ranking, fuse_rankings
-from shared.retrieval.encoders.question_vectors import QuestionEmbedder
+from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.encoders.vectors import Vectors
 from shared.retrieval.index.lexical import Allowed, Rows, Scores
 from shared.retrieval.index.passage_index import Hit, PassageIndex
@@ -45,9 +45,9 @@ class SearchGroup:
 
 
 class Searcher:
-    def __init__(self, embedder: QuestionEmbedder, *, is_reranked: bool = False) -> None:
+    def __init__(self, vectors: QuestionVectors, *, is_reranked: bool = False) -> None:
         """`is_reranked`: what is found has another order before it."""
-        self._embedder = embedder
+        self._vectors = vectors
         self._is_reranked = is_reranked
 
     def search_passages(self, asks: Sequence[SearchAsk]) -> list[Retrieved | Unranked | PenstockError]:
@@ -66,7 +66,7 @@ class Searcher:
                 hits = hits[: asks[place].retrieve.k]
                 asks[place].found = _answer(group, hits, degraded=DEGRADED_DENSE)
         words_ns = time.perf_counter_ns()
-        embedded = self._embedder.embed_questions(queries)
+        embedded = self._vectors.embed_questions(queries, [ask.retrieve.tenant for ask in asks])
         embed_us = (time.perf_counter_ns() - words_ns) // 1000
         hits_of: dict[int, list[Hit]] = {}
         for group in groups:

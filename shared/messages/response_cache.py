@@ -20,8 +20,9 @@ MAX_COMPARED_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class ResponseKey:
-    """`exact` is a digest of everything that an answer depends on, `near` of all that but the question; both
-    are keyed. `question` is "" where no other question's answer will do."""
+    """`tenant` is that of the API key, whose share of the room it takes. `exact` is a digest of everything
+    that an answer depends on, tenant and `cache_salt` too, `near` of all that but the question; both are
+    keyed. `question` is "" where no other question's answer will do."""
 
     tenant: str
     exact: bytes
@@ -52,14 +53,13 @@ class KeptResponse:
 class LookUpResponse:
     """gateway → retriever. `max_age_ms`: 0 takes any that is kept; `min_similarity`: 0.0 takes the
     retriever's own. `retrieves`: the answer is from passages, so that it has to be of the index that is
-    searched now for `tenant` (the key's, in the key, is that of kept KV) in `corpus`, as in `Retrieve`."""
+    searched now for the key's tenant in `corpus`, as in `Retrieve`."""
 
     key: ResponseKey
     retrieves: bool
     max_age_ms: int = 0
     min_similarity: float = 0.0
     corpus: str = ""
-    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

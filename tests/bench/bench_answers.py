@@ -32,6 +32,7 @@ from shared.engine import LLM, SamplingParams
 from shared.messages import ChatTurn, Retrieve, Retrieved
 from shared.retrieval.documents.passages import split_passages
 from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.index.build import build_index
 from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
@@ -74,7 +75,7 @@ def document_passages(
     index = build_index(
         str(DOCUMENTS), work / "index", embedder, lambda *_: None, waiting=lambda _: None
     ).index
-    searcher, corpus = Searcher(embedder), ServedCorpus.of_index(index)
+    searcher, corpus = Searcher(QuestionVectors(embedder, 0)), ServedCorpus.of_index(index)
     found = [_searched(searcher, corpus, question.question, RETRIEVED, order) for question in questions]
     if passages == "retrieved":
         return found
@@ -166,7 +167,7 @@ def xquad_passages(file: Path, questions: Sequence[str], count: int, order: str)
         index = build_index(
             str(corpus), Path(folder, "index"), embedder, lambda *_: None, waiting=lambda _: None
         ).index
-        searcher, searched = Searcher(embedder), ServedCorpus.of_index(index)
+        searcher, searched = Searcher(QuestionVectors(embedder, 0)), ServedCorpus.of_index(index)
         return [_searched(searcher, searched, question, count, order) for question in questions]
 
 

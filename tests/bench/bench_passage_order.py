@@ -30,6 +30,7 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_
 from shared.deadline import Deadline
 from shared.messages import ChatTurn, Retrieve, Retrieved, ScoredPassage, Tokenize, unpack_hashes
 from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.text.tokenizer import TextTokenizer
 from tests.bench.bench_retrieval import index_of
 from tests.bench.retrieval_sets import RetrievalSet, documentation_set, xquad_set
@@ -74,7 +75,7 @@ def found_questions(asked: RetrievalSet, k: int) -> list[FoundQuestion]:
     """Each with its best `k` passages."""
     embedder = Embedder.load(threads=1)
     with tempfile.TemporaryDirectory(prefix="penstock-order-") as folder:
-        searcher = Searcher(embedder)
+        searcher = Searcher(QuestionVectors(embedder, 0))
         corpus = ServedCorpus.of_index(index_of(asked, embedder, Path(folder)))
         found = []
         for question in asked.questions:

@@ -88,7 +88,7 @@ def main() -> None:
         index = index_of(asked, embedder, Path(folder))
     questions = asked.questions[:: max(1, len(asked.questions) // options.questions)][: options.questions]
     corpus = ServedCorpus.of_index(index)
-    plain, kept = Searcher(embedder), Searcher(QuestionVectors(embedder))
+    plain, kept = Searcher(QuestionVectors(embedder, 0)), Searcher(QuestionVectors(embedder))
     searched(kept, corpus, questions, options.batch, options.batch_bytes)
 
     ways: dict[str, Callable[[], Cost]] = {

@@ -31,6 +31,7 @@ from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
 from shared.retrieval.encoders.embedder import Embedder
 from shared.retrieval.encoders.late_interaction import NAME
+from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.index.build import build_index
 from shared.retrieval.index.passage_index import PassageIndex
 from shared.text.passage_source import document_of
@@ -115,9 +116,9 @@ def main() -> None:
         _report("words", by_words(index, asked))
         _report("meaning", by_meaning(index, asked, embedder))
         corpus = ServedCorpus.of_index(index)
-        both, seconds = searched(Searcher(embedder), corpus, asked)
+        both, seconds = searched(Searcher(QuestionVectors(embedder, 0)), corpus, asked)
         _report("both", both, seconds)
-        reranking = Searcher(embedder, is_reranked=True)
+        reranking = Searcher(QuestionVectors(embedder, 0), is_reranked=True)
         reranked, seconds = searched(reranking, corpus, asked, PassageRanker(reranker))
         _report("reranked", reranked, seconds)
         higher, low, high = ndcg_difference(both, reranked)

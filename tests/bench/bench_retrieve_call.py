@@ -29,6 +29,7 @@ from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Retrieve, Retrieved
 from shared.retrieval.encoders.embedder import Embedder
+from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.index.build import build_index
 from shared.retrieval.index.passage_index import PassageIndex
 from tests.bench.document_questions import read_questions
@@ -47,7 +48,7 @@ class InProcess:
     """The retriever's own search of the same documents, in one thread."""
 
     def __init__(self, index: PassageIndex, embedder: Embedder, k: int) -> None:
-        self._searcher = Searcher(embedder)
+        self._searcher = Searcher(QuestionVectors(embedder, 0))
         self._corpus = ServedCorpus.of_index(index)
         self._k = k
 

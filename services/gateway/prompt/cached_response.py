@@ -173,7 +173,6 @@ class CachedResponse:
             use.max_age_ms,
             use.min_similarity,
             corpus=request.retrieval.corpus,
-            tenant=request.tenant,
         )
         end = Deadline.after(LOOKUP_S)
         envelope = context.bus.envelope(f"{self._request_id}.cache", 1, end, context.instance)

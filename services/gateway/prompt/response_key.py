@@ -52,7 +52,7 @@ def response_key(
     stated = (models, rest, token_ids, rewriter if searches else "")
     near = _digest(repr(stated).encode(errors="surrogatepass"), fleet_key, _NEAR)
     exact = _digest(near + question.encode(errors="surrogatepass"), fleet_key, _EXACT)
-    return ResponseKey(request.cache_scope, exact, near, _compared(request))
+    return ResponseKey(request.tenant, exact, near, _compared(request))
 
 
 def _compared(request: Request) -> str:

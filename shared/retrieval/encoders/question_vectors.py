@@ -1,4 +1,8 @@
-"""The vectors of questions, kept: a question that is asked again, or by two at a time, is embedded once."""
+"""The vectors of questions, kept: a question that a tenant asks again, or twice at a time, is embedded once.
+
+Each tenant's are its own: how soon a question is answered tells nobody that another tenant has asked it, and
+who asks many questions pushes out none of those that belong to another tenant's share.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from threading import Lock
 from typing import Protocol
 
 import numpy as np
-from cachetools import LRUCache
 
+from shared.fair_cache import FairCache
 from shared.retrieval.encoders.embedder import DIMENSIONS, EmbeddedQuestions
 from shared.retrieval.encoders.vectors import Vectors
 from shared.telemetry import metrics
@@ -25,7 +29,7 @@ OTHERS_WAIT_S = 0.5
 
 
 class QuestionEmbedder(Protocol):
-    """An Embedder, or one that keeps what it has made."""
+    """What an Embedder does for questions."""
 
     def embed_questions(self, questions: Sequence[str], /) -> EmbeddedQuestions: ...
 
@@ -41,11 +45,13 @@ class QuestionVector:
 
 Coming = Future[QuestionVector | None]
 """A vector that is being made. None: its maker has failed, and says so to whoever asked it."""
+Asked = tuple[str, bytes]
+"""A question: the tenant that asks it, and its digest."""
 
 
 class QuestionVectors:
     """Keeps the vectors of recent questions, for any number of threads. Questions are known by digests, so
-    that none is kept itself; the vectors asked for least lately go."""
+    that none is kept itself; of the tenant with most of them, the vector asked for least lately goes."""
 
     def __init__(
         self,
@@ -55,29 +61,29 @@ class QuestionVectors:
     ) -> None:
         self._embedder = embedder
         self._others_wait_s = others_wait_s
-        self._most = max_bytes // KEPT_VECTOR_BYTES
         self._lock = Lock()
-        self._kept: LRUCache[bytes, QuestionVector] = LRUCache(self._most)
-        self._coming: dict[bytes, Coming] = {}
+        self._kept: FairCache[bytes, QuestionVector] = FairCache(max_bytes // KEPT_VECTOR_BYTES)
+        self._coming: dict[Asked, Coming] = {}
 
-    def embed_questions(self, questions: Sequence[str]) -> EmbeddedQuestions:
-        """Return all vectors; those that nobody has made or is making are embedded together. Raises what the
-        embedder does."""
-        asked = {_digest(question): question for question in questions}
+    def embed_questions(self, questions: Sequence[str], tenants: Sequence[str]) -> EmbeddedQuestions:
+        """Return all vectors, of questions of these tenants; those that nobody has made or is making are
+        embedded together. Raises what the embedder does."""
+        places = list(zip(tenants, map(_digest, questions), strict=True))
+        asked = dict(zip(places, questions, strict=True))
         found, awaited, mine = self._claim(asked)
         if mine:
             found |= self._make(mine)
-        late: dict[bytes, str] = {}
-        for digest, coming in awaited.items():
+        late: dict[Asked, str] = {}
+        for place, coming in awaited.items():
             if (row := self._row_of(coming)) is None:
-                late[digest] = asked[digest]
+                late[place] = asked[place]
             else:
-                found[digest] = row
+                found[place] = row
         if late:
             found |= self._embed(late)
         metrics.QUESTION_VECTORS.labels(result="computed").inc(len(mine) + len(late))
         metrics.QUESTION_VECTORS.labels(result="kept").inc(len(asked) - len(mine) - len(late))
-        rows = [found[_digest(question)] for question in questions]
+        rows = [found[place] for place in places]
         return EmbeddedQuestions(
             np.stack([row.vector for row in rows]),
             [row.truncated for row in rows],
@@ -85,21 +91,21 @@ class QuestionVectors:
         )
 
     def _claim(
-        self, asked: dict[bytes, str]
-    ) -> tuple[dict[bytes, QuestionVector], dict[bytes, Coming], dict[bytes, str]]:
+        self, asked: dict[Asked, str]
+    ) -> tuple[dict[Asked, QuestionVector], dict[Asked, Coming], dict[Asked, str]]:
         """Return what is kept, what other threads are making, and what is this thread's to make."""
         with self._lock:
-            found = {digest: self._kept[digest] for digest in asked if digest in self._kept}
-            awaited = {digest: self._coming[digest] for digest in asked if digest in self._coming}
+            found = {place: kept for place in asked if (kept := self._kept.get(*place)) is not None}
+            awaited = {place: self._coming[place] for place in asked if place in self._coming}
             mine = {
-                digest: question
-                for digest, question in asked.items()
-                if digest not in found and digest not in awaited
+                place: question
+                for place, question in asked.items()
+                if place not in found and place not in awaited
             }
-            self._coming |= {digest: Future() for digest in mine}
+            self._coming |= {place: Future() for place in mine}
         return found, awaited, mine
 
-    def _make(self, mine: dict[bytes, str]) -> dict[bytes, QuestionVector]:
+    def _make(self, mine: dict[Asked, str]) -> dict[Asked, QuestionVector]:
         """Make vectors; whoever waits for one hears of it, or that it did not come to be."""
         try:
             made = self._embed(mine)
@@ -108,8 +114,8 @@ class QuestionVectors:
                 coming.set_result(None)
             raise
         with self._lock:
-            if self._most:
-                self._kept.update(made)
+            for place, row in made.items():
+                self._kept.put(*place, row)
         for coming, row in zip(self._take_back(mine), made.values(), strict=True):
             coming.set_result(row)
         return made
@@ -120,15 +126,15 @@ class QuestionVectors:
         except TimeoutError:
             return None
 
-    def _take_back(self, mine: dict[bytes, str]) -> list[Coming]:
+    def _take_back(self, mine: dict[Asked, str]) -> list[Coming]:
         with self._lock:
-            return [self._coming.pop(digest) for digest in mine]
+            return [self._coming.pop(place) for place in mine]
 
-    def _embed(self, questions: dict[bytes, str]) -> dict[bytes, QuestionVector]:
+    def _embed(self, questions: dict[Asked, str]) -> dict[Asked, QuestionVector]:
         made = self._embedder.embed_questions(list(questions.values()))
         rows = zip(questions, made.vectors, made.truncated, made.known, strict=True)
         # A row of its own: a view would keep the array of all its batch.
-        return {digest: QuestionVector(vector.copy(), cut, known) for digest, vector, cut, known in rows}
+        return {place: QuestionVector(vector.copy(), cut, known) for place, vector, cut, known in rows}
 
 
 def _digest(question: str) -> bytes:

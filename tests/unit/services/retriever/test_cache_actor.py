@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.retriever.cache_actor import MAX_WAITING, CacheActor
+from services.retriever.cache_actor import MAX_KEPT_VECTORS, MAX_WAITING, CacheActor
 from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
 from services.retriever.served_corpus import ServedCorpus
@@ -68,8 +68,9 @@ class Rig:
             PassageIndex((), np.zeros((0, 8), np.float32)), self.corpora[place].generation + 1
         )
 
-    def embed(self, questions: Sequence[str]) -> EmbeddedQuestions:
+    def embed(self, questions: Sequence[str], tenants: Sequence[str]) -> EmbeddedQuestions:
         """The length of a question is its angle, in hundredths; "long" is too long, "broken" breaks."""
+        assert len(tenants) == len(questions)
         self.embedded.append(list(questions))
         assert self.go.wait(30)
         if "broken?" in questions:
@@ -139,9 +140,10 @@ async def test_a_new_index_leaves_what_was_answered_without_one(rig: Rig) -> Non
 
 
 async def test_a_new_index_of_one_corpus_leaves_what_was_answered_from_another(rig: Rig) -> None:
-    lookup = LookUpResponse(KEY, retrieves=True, corpus="own", tenant="rival")
+    key = replace(KEY, tenant="rival")
+    lookup = LookUpResponse(key, retrieves=True, corpus="own")
     assert await rig.ask(lookup) == ResponseMissing("own/1")
-    await rig.keep(retrieves=True, generation="own/1")
+    await rig.keep(key, retrieves=True, generation="own/1")
     rig.index_again(0)
     assert isinstance(await rig.ask(lookup), ResponseFound)
     rig.index_again(1)
@@ -152,8 +154,9 @@ async def test_a_new_index_of_one_corpus_leaves_what_was_answered_from_another(r
 async def test_a_corpus_that_a_tenant_cannot_search_has_no_generation_and_no_answers(
     rig: Rig, corpus: str, tenant: str
 ) -> None:
-    await rig.keep(retrieves=True, generation="own/1")
-    lookup = LookUpResponse(KEY, retrieves=True, corpus=corpus, tenant=tenant)
+    key = replace(KEY, tenant=tenant)
+    await rig.keep(key, retrieves=True, generation="own/1")
+    lookup = LookUpResponse(key, retrieves=True, corpus=corpus)
     assert await rig.ask(lookup) == ResponseMissing("")
 
 
@@ -301,3 +304,28 @@ async def test_more_lookups_than_may_wait_are_misses_at_once(rig: Rig) -> None:
             await until(lambda: rig.embedded)
     assert isinstance(await compare(rig, near("one more")), ResponseMissing)
     rig.go.set()
+
+
+async def test_lookups_of_one_tenant_that_wait_leave_room_for_those_of_another(rig: Rig) -> None:
+    rig.go.clear()
+    for number in range(MAX_WAITING + 1):
+        lookup = LookUpResponse(near(f"question {number}", "loud"), retrieves=False)
+        rig.actor.living.receive(rig.bus.asked(lookup, f"loud {number}", 1))
+        if not number:
+            await until(lambda: rig.embedded)
+    for number in range(MAX_WAITING // 2):
+        before = len(rig.bus.noted.sent)
+        lookup = LookUpResponse(near(f"quiet question {number}", "quiet"), retrieves=False)
+        rig.actor.living.receive(rig.bus.asked(lookup, f"quiet {number}", 1))
+        await until(lambda before=before: len(rig.bus.noted.sent) > before)  # type: ignore[misc]
+    rig.go.set()
+    await until(lambda: len(rig.bus.noted.sent) == MAX_WAITING + 1 + MAX_WAITING // 2)
+    assert sum("quiet" in question for batch in rig.embedded for question in batch) == MAX_WAITING // 2
+
+
+async def test_vectors_of_a_tenant_s_misses_leave_those_of_another(rig: Rig) -> None:
+    assert isinstance(await compare(rig, near("where is it", "quiet")), ResponseMissing)
+    for number in range(MAX_KEPT_VECTORS):
+        assert isinstance(await compare(rig, near(f"question {number}", "loud")), ResponseMissing)
+    await rig.keep(near("where is it", "quiet"))
+    assert isinstance(await compare(rig, near("where is it then", "quiet")), ResponseFound)

@@ -128,6 +128,27 @@ def test_a_tenant_that_floods_pushes_out_its_own_answers() -> None:
     assert len(kept) == 10
 
 
+def test_small_answers_of_one_tenant_push_out_no_larger_ones_of_another() -> None:
+    kept = cache(max_bytes=1 << 20, max_entries=20)
+    large = replace(RESPONSE, text="x" * 50_000)
+    for name in "abcdefghij":
+        kept.put(key(name, "quiet"), large, "")
+    for number in range(1000):
+        kept.put(key(str(number), "loud"), RESPONSE, "")
+    assert names(kept, *(key(name, "quiet") for name in "abcdefghij")) == "abcdefghij"
+    assert len(kept) == 20
+
+
+def test_an_answer_that_is_larger_than_every_other_tenant_s_part_is_refused_and_pushes_nothing_out() -> None:
+    size = ENTRY_BYTES + len("answer") + 8
+    kept = cache(max_bytes=2 * size)
+    kept.put(key("a", "acme"), RESPONSE, "")
+    kept.put(key("b", "rival"), RESPONSE, "")
+    with pytest.raises(TooLarge, match="share"):
+        kept.put(key("c", "third"), replace(RESPONSE, text="answer!"), "")
+    assert names(kept, key("a", "acme"), key("b", "rival")) == "ab"
+
+
 def test_without_room_nothing_is_kept() -> None:
     kept = cache(max_bytes=0)
     with pytest.raises(TooLarge):

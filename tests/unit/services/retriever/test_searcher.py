@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import pytest
@@ -15,7 +14,8 @@ from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.messages import Filters, Retrieve, Retrieved
 from shared.retrieval.documents.passages import Passage
-from shared.retrieval.encoders.embedder import EmbeddedQuestions, Embedder
+from shared.retrieval.encoders.embedder import EmbeddedQuestions
+from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.index.passage_index import PassageIndex
 from shared.retrieval.index.passage_table import IndexedFile
 
@@ -34,7 +34,7 @@ class PlayedEmbedder:
 def test_questions_of_one_batch_get_as_many_passages_as_each_asked_for(wanted: tuple[int, int]) -> None:
     passages = tuple(Passage("", text) for text in TEXTS)
     index = PassageIndex((IndexedFile("file", "key", passages),), np.eye(len(TEXTS), dtype=np.float32))
-    searcher, corpus = Searcher(cast(Embedder, PlayedEmbedder())), ServedCorpus.of_index(index)
+    searcher, corpus = Searcher(QuestionVectors(PlayedEmbedder())), ServedCorpus.of_index(index)
     answers = searcher.search_passages(
         [
             SearchAsk(Retrieve(str(number), k, may_degrade=True), Deadline.after(60), corpus)
@@ -88,14 +88,14 @@ def search(searcher: Searcher, asked: SearchAsk) -> Retrieved:
 
 @pytest.mark.parametrize(("known", "first"), [(1.0, "a wall of stone"), (0.0, "a gate of iron")])
 def test_meaning_counts_as_much_as_the_embedder_knows_of_the_question(known: float, first: str) -> None:
-    searcher = Searcher(cast(Embedder, Meaning(1, known=known)))
+    searcher = Searcher(QuestionVectors(Meaning(1, known=known)))
     # By words "of" finds all three alike; "gate" would find the first one, were it not half of the weight.
     question = "gate stone of" if known else "gate"
     assert search(searcher, ask(question)).passages[0].text == first
 
 
 def test_what_words_have_found_is_there_before_meaning_is_searched() -> None:
-    searcher = Searcher(cast(Embedder, FailingEmbedder()))
+    searcher = Searcher(QuestionVectors(FailingEmbedder()))
     asked = ask("iron")
     with pytest.raises(RuntimeError):
         searcher.search_passages([asked])
@@ -106,27 +106,27 @@ def test_what_words_have_found_is_there_before_meaning_is_searched() -> None:
 
 def test_passages_that_differ_in_spaces_and_case_alone_come_once() -> None:
     answer = search(
-        Searcher(cast(Embedder, Meaning(0))), ask("gate", texts=("The gate.", "the  gate.", "a wall"))
+        Searcher(QuestionVectors(Meaning(0))), ask("gate", texts=("The gate.", "the  gate.", "a wall"))
     )
     assert [passage.text for passage in answer.passages] == ["The gate.", "a wall"]
 
 
 def test_passages_say_where_they_stand() -> None:
-    searcher = Searcher(cast(Embedder, Meaning(2)))
+    searcher = Searcher(QuestionVectors(Meaning(2)))
     passage = search(searcher, ask("straw", 1)).passages[0]
     assert (passage.source, passage.start, passage.end, passage.page) == ("file", 20, 25, 0)
 
 
 @pytest.mark.parametrize(("truncated", "warned"), [(True, "256 tokens"), (False, "")])
 def test_a_question_that_was_cut_is_answered_with_a_warning(truncated: bool, warned: str) -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0, truncated=truncated)))
+    searcher = Searcher(QuestionVectors(Meaning(0, truncated=truncated)))
     warning = search(searcher, ask("gate")).warning
     assert warned in warning
     assert bool(warning) == truncated
 
 
 def unranked(asked: SearchAsk) -> Unranked:
-    (answer,) = Searcher(cast(Embedder, Meaning(0)), is_reranked=True).search_passages([asked])
+    (answer,) = Searcher(QuestionVectors(Meaning(0)), is_reranked=True).search_passages([asked])
     assert isinstance(answer, Unranked)
     return answer
 
@@ -153,7 +153,7 @@ def test_more_passages_are_found_than_are_reranked_where_more_are_wanted() -> No
 
 
 def test_a_question_that_is_not_to_be_reranked_is_answered_as_it_was_found() -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0)), is_reranked=True)
+    searcher = Searcher(QuestionVectors(Meaning(0)), is_reranked=True)
     answer = search(searcher, ask("gate of", rerank=False))
     assert (answer.degraded, answer.passages[0].text) == ("rerank", "a gate of iron")
 
@@ -180,7 +180,7 @@ def library() -> ServedCorpus:
 def test_filters_let_through_what_has_their_metadata_and_say_why_there_is_nothing(
     filters: Filters, found: list[str], warned: str
 ) -> None:
-    searcher = Searcher(cast(Embedder, Meaning(0)))
+    searcher = Searcher(QuestionVectors(Meaning(0)))
     retrieve = Retrieve("gate of", 8, True, filters=filters)
     answer = search(searcher, SearchAsk(retrieve, Deadline.after(60), library()))
     assert [passage.source for passage in answer.passages] == found
@@ -196,14 +196,14 @@ def test_questions_of_one_batch_are_searched_for_each_in_its_corpus_and_by_its_f
         SearchAsk(filtered, Deadline.after(60), of_library),
         SearchAsk(Retrieve("gate", 8, True), Deadline.after(60), of_library),
     ]
-    answers = Searcher(cast(Embedder, Meaning(0))).search_passages(asks)
+    answers = Searcher(QuestionVectors(Meaning(0))).search_passages(asks)
     sources = [[p.source for p in answer.passages] for answer in answers if isinstance(answer, Retrieved)]
     assert sources == [["file"] * 3, ["b.md"], ["en/a.md", "b.md"]]
 
 
 def test_passages_come_with_their_metadata_and_the_answer_names_the_corpus() -> None:
     answer = search(
-        Searcher(cast(Embedder, Meaning(0))),
+        Searcher(QuestionVectors(Meaning(0))),
         SearchAsk(Retrieve("iron", 1, True), Deadline.after(60), library()),
     )
     assert answer.corpus == "default"

@@ -84,6 +84,12 @@ def test_what_changes_an_answer_changes_both_digests(
     assert found.near != usual.near
 
 
+def test_a_salt_makes_other_digests_and_no_other_tenant() -> None:
+    salted = [key(request(tenant="acme", cache_salt=f"salt {number}")) for number in range(3)]
+    assert {found.tenant for found in salted} == {"acme"}
+    assert len({found.exact for found in salted}) == len({found.near for found in salted}) == 3
+
+
 def test_another_question_is_near_and_not_the_same() -> None:
     found, usual = key(request("What runs?")), key(request())
     assert found.exact != usual.exact

@@ -38,6 +38,10 @@ class CountingEmbedder:
         return EmbeddedQuestions(vectors, cut, [1 / len(question) for question in questions])
 
 
+def ask(vectors: QuestionVectors, questions: Sequence[str], tenant: str = "") -> EmbeddedQuestions:
+    return vectors.embed_questions(questions, [tenant] * len(questions))
+
+
 @pytest.fixture
 def embedder() -> CountingEmbedder:
     return CountingEmbedder()
@@ -45,8 +49,8 @@ def embedder() -> CountingEmbedder:
 
 def test_a_question_is_embedded_once_and_answered_in_its_place(embedder: CountingEmbedder) -> None:
     vectors = QuestionVectors(embedder)
-    vectors.embed_questions(["a", "bb"])
-    found = vectors.embed_questions(["cccc", "a", "cccc", "bb"])
+    ask(vectors, ["a", "bb"])
+    found = ask(vectors, ["cccc", "a", "cccc", "bb"])
     assert embedder.asked == [["a", "bb"], ["cccc"]]
     assert found.vectors[:, 0].tolist() == [4, 1, 4, 2]
     assert found.truncated == [True, False, True, False]
@@ -57,21 +61,21 @@ def test_a_question_is_embedded_once_and_answered_in_its_place(embedder: Countin
 def test_the_questions_asked_least_lately_go(embedder: CountingEmbedder, spare_bytes: int) -> None:
     vectors = QuestionVectors(embedder, 2 * KEPT_VECTOR_BYTES + spare_bytes)
     for question in ("a", "bb", "a", "ccc", "a", "bb"):
-        vectors.embed_questions([question])
+        ask(vectors, [question])
     assert embedder.asked == [["a"], ["bb"], ["ccc"], ["bb"]]
 
 
 def test_without_room_none_is_kept(embedder: CountingEmbedder) -> None:
     vectors = QuestionVectors(embedder, KEPT_VECTOR_BYTES - 1)
     for _ in range(2):
-        assert vectors.embed_questions(["aa"]).vectors.tolist() == [[2.0]]
+        assert ask(vectors, ["aa"]).vectors.tolist() == [[2.0]]
     assert embedder.asked == [["aa"], ["aa"]]
 
 
 def test_a_long_question_takes_no_more_room_than_a_short_one(embedder: CountingEmbedder) -> None:
     vectors = QuestionVectors(embedder, 2 * KEPT_VECTOR_BYTES)
     for question in ("a", "x" * 10**6, "a", "x" * 10**6):
-        vectors.embed_questions([question])
+        ask(vectors, [question])
     assert len(embedder.asked) == 2
 
 
@@ -81,8 +85,8 @@ def test_vectors_that_are_kept_are_counted(embedder: CountingEmbedder) -> None:
         return [metric.value(name, result=result) for result in ("computed", "kept")]
 
     vectors, before = QuestionVectors(embedder), counts()
-    vectors.embed_questions(["a", "bb"])
-    vectors.embed_questions(["a", "bb", "ccc"])
+    ask(vectors, ["a", "bb"])
+    ask(vectors, ["a", "bb", "ccc"])
     assert [after - was for after, was in zip(counts(), before, strict=True)] == [3, 2]
 
 
@@ -92,9 +96,9 @@ def test_who_asks_for_what_another_thread_is_making_waits_for_it_and_makes_it_wh
 ) -> None:
     vectors = QuestionVectors(embedder, others_wait_s=TIMEOUT_S)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(vectors.embed_questions, ["held" + fate, "aa"])
+        first = pool.submit(ask, vectors, ["held" + fate, "aa"])
         assert embedder.began.wait(TIMEOUT_S)
-        found = vectors.embed_questions(["aa", "free"])
+        found = ask(vectors, ["aa", "free"])
         assert isinstance(first.exception(TIMEOUT_S), RuntimeError) == bool(fate)
     assert found.vectors[:, 0].tolist() == [2, 4]
     assert embedder.asked == [["held" + fate, "aa"], ["free"], *([["aa"]] if fate else [])]
@@ -103,9 +107,9 @@ def test_who_asks_for_what_another_thread_is_making_waits_for_it_and_makes_it_wh
 def test_who_has_waited_long_enough_for_another_thread_makes_it_itself(embedder: CountingEmbedder) -> None:
     vectors = QuestionVectors(embedder, others_wait_s=0.0)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(vectors.embed_questions, ["held", "aa"])
+        first = pool.submit(ask, vectors, ["held", "aa"])
         assert embedder.began.wait(TIMEOUT_S)
-        assert vectors.embed_questions(["aa"]).vectors.tolist() == [[2]]
+        assert ask(vectors, ["aa"]).vectors.tolist() == [[2]]
         embedder.go.set()
         assert first.result(TIMEOUT_S).vectors[:, 0].tolist() == [4, 2]
 
@@ -116,7 +120,7 @@ def test_a_question_whose_embedding_failed_is_embedded_when_it_is_asked_again(
     vectors = QuestionVectors(embedder)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="broken"):
-            vectors.embed_questions(["broken"])
+            ask(vectors, ["broken"])
     assert embedder.asked == [["broken"], ["broken"]]
 
 
@@ -145,3 +149,23 @@ def test_the_english_embedder_knows_how_much_of_a_question_it_knows(
 def test_a_question_that_does_not_fit_says_so(minilm: Embedder) -> None:
     short, long = "word " * (MAX_TOKENS - 2), "word " * (MAX_TOKENS - 1)
     assert minilm.embed_questions([short, long]).truncated == [False, True]
+
+
+def test_a_tenant_that_asks_many_questions_pushes_out_none_of_another_s_share(
+    embedder: CountingEmbedder,
+) -> None:
+    vectors = QuestionVectors(embedder, 4 * KEPT_VECTOR_BYTES)
+    ask(vectors, ["a", "bb"], "quiet")
+    for number in range(100):
+        ask(vectors, [f"question {number}"], "loud")
+    embedder.asked.clear()
+    ask(vectors, ["a", "bb"], "quiet")
+    assert embedder.asked == []
+
+
+def test_what_another_tenant_has_asked_is_embedded_anew(embedder: CountingEmbedder) -> None:
+    vectors = QuestionVectors(embedder)
+    found = vectors.embed_questions(["a", "a"], ["acme", "rival"])
+    ask(vectors, ["a"], "third")
+    assert embedder.asked == [["a", "a"], ["a"]]
+    assert found.vectors[:, 0].tolist() == [1, 1]
