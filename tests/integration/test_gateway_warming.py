@@ -319,6 +319,15 @@ async def test_a_client_that_leaves_cancels_what_is_warmed_for_it(nats_url: str)
         assert (epoch >= WARM_EPOCH, reason) == (True, "cancelled")
 
 
+async def test_a_client_that_leaves_is_charged_what_was_to_be_computed_for_it(nats_url: str) -> None:
+    async with warmed(nats_url) as it:
+        (session,) = it.running.registry._live.values()
+        _, warm = await it.warm()
+        it.call.cancel()
+        await until(lambda: not it.running.registry.audit().held)
+        assert session.state.used_tokens == len(unpack_ids(warm.token_ids)) > 0
+
+
 async def test_a_head_that_is_known_only_when_retrieval_has_ended_is_not_warmed(nats_url: str) -> None:
     async with fleet(nats_url, *ROLES) as peers, gateway(nats_url) as running:
         for role in ROLES:

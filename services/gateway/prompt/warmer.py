@@ -167,6 +167,7 @@ class Warmer:
         self._state.hold_at(*target)
         self._crash_record.begin_warm(worker.view)
         ids = prompt.token_ids[: blocks * HASH_BLOCK_TOKENS]
+        self._state.record_warmed(len(ids))
         warm = Warm(pack_ids(ids), pack_hashes(hashes), self._context.instance, self._model.adapter)
         bus = self._context.bus
         envelope = bus.envelope(

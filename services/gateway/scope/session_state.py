@@ -44,7 +44,8 @@ class SessionState:
     tokenizers were asked, for whom it is the epoch. `holders` are the instances, as (role, instance),
     that may hold something of the latest of either, and who warms the prompt; `retriever_ask` is the last
     retriever that was asked, and as which. `epoch_tokens` came under this epoch; `fruitless` counts the last
-    routes that failed without a token.
+    routes that failed without a token; `warmed_tokens` of the prompt were to be computed before it was
+    placed.
     """
 
     max_tokens: int
@@ -61,6 +62,7 @@ class SessionState:
     replacements: int = 0
     fruitless: int = 0
     cached_tokens: int = 0
+    warmed_tokens: int = 0
     finish: str = ""
 
     def begin_phase(self, phase: RequestPhase, model: str = "") -> None:
@@ -180,8 +182,12 @@ class SessionState:
 
     @property
     def used_tokens(self) -> int:
-        """The tokens that the request counts for: none when no worker was asked to compute it."""
-        return self.log.prompt_tokens + len(self.log.ids) if self.epoch else 0
+        """The tokens that the request counts for: none when no worker was asked to compute any."""
+        return self.log.prompt_tokens + len(self.log.ids) if self.epoch else self.warmed_tokens
+
+    def record_warmed(self, tokens: int) -> None:
+        """Note that a worker is asked to compute the first tokens of the prompt before it is placed."""
+        self.warmed_tokens = max(self.warmed_tokens, tokens)
 
     def end_session(self) -> None:
         self.phase = RequestPhase.ENDED

@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cachetools import LRUCache
 from llguidance import LLMatcher, LLTokenizer
 
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine.loading.tokenizer_file import read_tokenizer_json
+from shared.engine.sampling.grammar_cache import GrammarCache
 from shared.engine.sampling.grammar_source import (
     MAX_FAULT_CHARS,
     grammar_matcher,
@@ -28,6 +29,7 @@ from shared.errors import InvalidRequest, Overloaded
 from shared.sampling.parameters import Grammar
 
 MAX_CACHED_GRAMMARS = 32
+"""The most compiled grammars that an engine keeps."""
 
 
 class Matchers:
@@ -64,12 +66,15 @@ class Grammars:
     Any thread may compile, one at a time.
     """
 
-    def __init__(self, model_dir: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self, model_dir: str, vocab_size: int, eos_ids: Sequence[int], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._model = model_dir
+        self._clock = clock
         self._vocab_size = vocab_size
         self._eos_ids = list(eos_ids)
         self._tokenizer: LLTokenizer | None = None
-        self._compiled: LRUCache[Grammar, CompiledGrammar] = LRUCache(MAX_CACHED_GRAMMARS)
+        self._compiled: GrammarCache[CompiledGrammar] = GrammarCache(MAX_CACHED_GRAMMARS)
         self._cache_lock = threading.Lock()
 
     def prepare(self) -> None:
@@ -88,18 +93,20 @@ class Grammars:
         grammar.validate()
         compiled = self.cached(grammar)
         if compiled is None:
-            compiled = self._compile(grammar)
+            tokenizer = self._tokenizer = self._tokenizer or self._load_tokenizer()
+            began_s = self._clock.monotonic_s()
+            compiled = self._compile(grammar, tokenizer)
+            cost_s = self._clock.monotonic_s() - began_s
             with self._cache_lock:
-                self._compiled[grammar] = compiled
+                self._compiled.put(grammar, compiled, cost_s)
         return compiled
 
     def cached(self, grammar: Grammar) -> CompiledGrammar | None:
-        """Return what has been compiled lately, None when it has to be compiled."""
+        """Return what is compiled and kept, None when it has to be compiled."""
         with self._cache_lock:
             return self._compiled.get(grammar)
 
-    def _compile(self, grammar: Grammar) -> CompiledGrammar:
-        tokenizer = self._tokenizer = self._tokenizer or self._load_tokenizer()
+    def _compile(self, grammar: Grammar, tokenizer: LLTokenizer) -> CompiledGrammar:
         source = on_deep_stack(lambda: grammar_source(grammar))  # once: a matcher may be built in mid-step
         return CompiledGrammar(
             grammar.kind,

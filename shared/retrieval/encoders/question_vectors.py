@@ -29,7 +29,7 @@ OTHERS_WAIT_S = 0.5
 
 
 class QuestionEmbedder(Protocol):
-    """What an Embedder does for questions."""
+    """Makes vectors of questions, as an Embedder does."""
 
     def embed_questions(self, questions: Sequence[str], /) -> EmbeddedQuestions: ...
 
@@ -45,7 +45,7 @@ class QuestionVector:
 
 Coming = Future[QuestionVector | None]
 """A vector that is being made. None: its maker has failed, and says so to whoever asked it."""
-Asked = tuple[str, bytes]
+AskedQuestion = tuple[str, bytes]
 """A question: the tenant that asks it, and its digest."""
 
 
@@ -63,7 +63,7 @@ class QuestionVectors:
         self._others_wait_s = others_wait_s
         self._lock = Lock()
         self._kept: FairCache[bytes, QuestionVector] = FairCache(max_bytes // KEPT_VECTOR_BYTES)
-        self._coming: dict[Asked, Coming] = {}
+        self._coming: dict[AskedQuestion, Coming] = {}
 
     def embed_questions(self, questions: Sequence[str], tenants: Sequence[str]) -> EmbeddedQuestions:
         """Return all vectors, of questions of these tenants; those that nobody has made or is making are
@@ -73,7 +73,7 @@ class QuestionVectors:
         found, awaited, mine = self._claim(asked)
         if mine:
             found |= self._make(mine)
-        late: dict[Asked, str] = {}
+        late: dict[AskedQuestion, str] = {}
         for place, coming in awaited.items():
             if (row := self._row_of(coming)) is None:
                 late[place] = asked[place]
@@ -91,8 +91,8 @@ class QuestionVectors:
         )
 
     def _claim(
-        self, asked: dict[Asked, str]
-    ) -> tuple[dict[Asked, QuestionVector], dict[Asked, Coming], dict[Asked, str]]:
+        self, asked: dict[AskedQuestion, str]
+    ) -> tuple[dict[AskedQuestion, QuestionVector], dict[AskedQuestion, Coming], dict[AskedQuestion, str]]:
         """Return what is kept, what other threads are making, and what is this thread's to make."""
         with self._lock:
             found = {place: kept for place in asked if (kept := self._kept.get(*place)) is not None}
@@ -105,7 +105,7 @@ class QuestionVectors:
             self._coming |= {place: Future() for place in mine}
         return found, awaited, mine
 
-    def _make(self, mine: dict[Asked, str]) -> dict[Asked, QuestionVector]:
+    def _make(self, mine: dict[AskedQuestion, str]) -> dict[AskedQuestion, QuestionVector]:
         """Make vectors; whoever waits for one hears of it, or that it did not come to be."""
         try:
             made = self._embed(mine)
@@ -126,11 +126,11 @@ class QuestionVectors:
         except TimeoutError:
             return None
 
-    def _take_back(self, mine: dict[Asked, str]) -> list[Coming]:
+    def _take_back(self, mine: dict[AskedQuestion, str]) -> list[Coming]:
         with self._lock:
             return [self._coming.pop(place) for place in mine]
 
-    def _embed(self, questions: dict[Asked, str]) -> dict[Asked, QuestionVector]:
+    def _embed(self, questions: dict[AskedQuestion, str]) -> dict[AskedQuestion, QuestionVector]:
         made = self._embedder.embed_questions(list(questions.values()))
         rows = zip(questions, made.vectors, made.truncated, made.known, strict=True)
         # A row of its own: a view would keep the array of all its batch.

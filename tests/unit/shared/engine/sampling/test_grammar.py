@@ -17,6 +17,7 @@ from shared.engine.sampling.grammar import Grammars, GrammarState
 from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
+from tests.support.clock import FakeClock
 from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine
 from tests.support.grammar import EOS, VOCAB, id_of
 
@@ -272,7 +273,7 @@ def test_a_grammar_is_compiled_once(grammars: Grammars) -> None:
 
 def test_the_grammars_remembered_are_bounded(llm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_module, "MAX_CACHED_GRAMMARS", 2)
-    grammars = Grammars(str(llm_dir), VOCAB, (EOS,))
+    grammars = Grammars(str(llm_dir), VOCAB, (EOS,), FakeClock())
     compiled = {text: grammars.compile(Grammar("regex", text)) for text in "ab"}
     grammars.compile(Grammar("regex", "a"))
     grammars.compile(Grammar("regex", "c"))
