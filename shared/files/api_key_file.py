@@ -9,6 +9,7 @@
     tokens_per_min = 200000         # of prompt and output
     cache = "exact"                 # whether an earlier answer will do, where a request does not say: exact,
                                     # semantic or off; without it, what the gateway does
+    operator = true                 # may see what is said of all tenants: /metrics of the HTTP edge
 
 A hash without salt and stretching is enough where keys are random (`new_api_key`): nobody can guess one.
 """
@@ -55,19 +56,22 @@ HIGHEST = KeyLimits(MAX_REQUESTS_PER_MIN, MAX_CONCURRENCY, MAX_TOKENS_PER_MIN)
 LIMITS = tuple(field.name for field in fields(KeyLimits))
 TEXTS = ("name", "tenant", "hash")
 CACHE = "cache"
-FIELDS = (*TEXTS, *LIMITS, CACHE)
+OPERATOR = "operator"
+FIELDS = (*TEXTS, *LIMITS, CACHE, OPERATOR)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """An entry of the file. `hash` is `hash_api_key` of the key itself, which nobody but its client has.
-    `cache` is one of CACHE_MODES, or "" for what the gateway does."""
+    `cache` is one of CACHE_MODES, or "" for what the gateway does. `operator`: it may see what is said of all
+    tenants."""
 
     name: str
     tenant: str
     hash: str
     limits: KeyLimits = KeyLimits()
     cache: str = ""
+    operator: bool = False
 
 
 def new_api_key() -> str:
@@ -125,6 +129,7 @@ def describe_api_key(key: ApiKey) -> str:
     stated = {name: getattr(key.limits, name) for name in LIMITS}
     lines += [f"{name} = {value}" for name, value in stated.items() if value is not None]
     lines += [f'{CACHE} = "{key.cache}"'] if key.cache else []
+    lines += [f"{OPERATOR} = true"] if key.operator else []
     return "\n".join(["[[key]]", *lines, ""])
 
 
@@ -149,7 +154,7 @@ def _key(entry: dict[str, Any], place: str) -> ApiKey:
         raise InvalidRequest(f"{place} has {_listed(unknown)}: it may have {', '.join(FIELDS)}")
     tenant, name, key_hash = (_text(entry, field, place) for field in ("tenant", "name", "hash"))
     limits = KeyLimits(*(_limit(entry, limit, place) for limit in LIMITS))
-    return ApiKey(name, tenant, key_hash, limits, _cache(entry, place))
+    return ApiKey(name, tenant, key_hash, limits, _cache(entry, place), _operator(entry, place))
 
 
 def _text(entry: dict[str, Any], field: str, place: str) -> str:
@@ -173,6 +178,13 @@ def _cache(entry: dict[str, Any], place: str) -> str:
             "gateway's cache_mode counts"
         )
     return str(value)
+
+
+def _operator(entry: dict[str, Any], place: str) -> bool:
+    value = entry.get(OPERATOR, False)
+    if type(value) is not bool:
+        raise InvalidRequest(f"{place} has a wrong {OPERATOR}: it must be true or false")
+    return value
 
 
 def _limit(entry: dict[str, Any], field: str, place: str) -> int | None:

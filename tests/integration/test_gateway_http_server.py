@@ -17,6 +17,7 @@ from tests.integration.gateway_peers import fleet, gateway
 from tests.integration.http_edge import CHAT, HELLO
 from tests.support.certificate import Certificate, make_certificate
 from tests.support.http import call, http_client
+from tests.support.metric import value
 from tests.support.wait import until
 
 ORIGIN = "https://app.example"
@@ -69,7 +70,7 @@ async def test_metrics_are_the_gateways_own(nats_url: str) -> None:
 async def test_with_keys_all_but_health_wants_one(nats_url: str, tmp_path: Path) -> None:
     key = new_api_key()
     file = tmp_path / "keys.toml"
-    file.write_text(describe_api_key(ApiKey("web", "acme", hash_api_key(key))))
+    file.write_text(describe_api_key(ApiKey("web", "acme", hash_api_key(key), operator=True)))
     paths = ("/v1/models", "/metrics", "/v1/models/test-model")
     async with fleet(nats_url), gateway(nats_url, api_keys=str(file)) as running:
         await running.knows("decode", 1)
@@ -84,6 +85,34 @@ async def test_with_keys_all_but_health_wants_one(nats_url: str, tmp_path: Path)
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
         assert reply.headers["WWW-Authenticate"] == "Bearer"
     assert [reply.status for reply in (*ours, health)] == [200] * 4
+
+
+async def test_a_tenant_s_key_sees_no_metrics_which_name_others(nats_url: str, tmp_path: Path) -> None:
+    tenant, operator = new_api_key(), new_api_key()
+    entries = (
+        ApiKey("web", "acme", hash_api_key(tenant)),
+        ApiKey("prometheus", "rival", hash_api_key(operator), operator=True),
+    )
+    file = tmp_path / "keys.toml"
+    file.write_text("\n".join(map(describe_api_key, entries)))
+    before = value("penstock_api_key_refusals_total", reason="permission_denied", tenant="acme")
+    async with (
+        gateway(nats_url, api_keys=str(file)) as running,
+        http_client(running.http.address) as client,
+    ):
+        refused = await call(client, "/metrics", authorization=f"Bearer {tenant}")
+        shown = await call(client, "/metrics", authorization=f"Bearer {operator}")
+    assert (refused.status, refused.error["type"], refused.error["code"]) == (
+        403,
+        "permission_error",
+        "operator_key_required",
+    )
+    assert "rival" not in refused.body
+    assert "penstock_" not in refused.body
+    assert "penstock keys new --operator" in refused.error["message"]
+    assert shown.status == 200
+    assert 'reason="permission_denied",tenant="acme"' in shown.body
+    assert value("penstock_api_key_refusals_total", reason="permission_denied", tenant="acme") == before + 1
 
 
 async def test_a_limit_of_a_key_is_a_429_by_its_name(nats_url: str, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     name = args.name or f"{args.tenant[:TENANT_CHARS]}-{secrets.token_hex(NAME_BYTES)}"
     limits = KeyLimits(*(getattr(args, limit) for limit in LIMITS))
     try:
-        add_api_key(file, ApiKey(name, args.tenant, hash_api_key(secret), limits, args.cache))
+        add_api_key(file, ApiKey(name, args.tenant, hash_api_key(secret), limits, args.cache, args.operator))
     except InvalidRequest as error:
         print(f"penstock keys: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -98,6 +98,11 @@ def build_keys_parser() -> argparse.ArgumentParser:
         choices=CACHE_MODES,
         default="",
         help="whether an earlier answer will do for a request that does not say (default: the gateway's)",
+    )
+    new.add_argument(
+        "--operator",
+        action="store_true",
+        help="it may see what is said of all tenants: /metrics of the HTTP edge",
     )
     return parser
 

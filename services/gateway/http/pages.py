@@ -53,9 +53,9 @@ class Pages:
         return call.page(b"a role without a ready instance, or draining\n", TEXT, 503)
 
     async def metrics(self, call: HttpCall) -> web.Response:
-        """They name tenants, so that where there are keys they need one."""
+        """They name tenants, so that where there are keys they need an operator's."""
         try:
-            self._ingress.identify(call.authorization)
+            self._ingress.identify_operator(call.authorization)
         except PenstockError as error:
             return call.error(error)
         return call.page(await asyncio.to_thread(generate_latest, self._metrics), CONTENT_TYPE_LATEST)

@@ -18,7 +18,7 @@ from services.gateway.keys.rate_limits import Allowance, KeyLedger, LimitReached
 from services.gateway.request.request import Request
 from shared.config.fields import ConfigError
 from shared.deadline import SYSTEM_CLOCK, Clock
-from shared.errors import InvalidRequest, TooLarge, Unauthenticated
+from shared.errors import InvalidRequest, PenstockError, TooLarge, Unauthenticated
 from shared.files.api_key_file import ApiKey, parse_api_keys, read_key_file
 from shared.files.file_signature import FileSignature, file_signature
 from shared.telemetry import metrics
@@ -28,8 +28,14 @@ log = structlog.get_logger()
 POLL_S = 1.0
 BYTES_PER_TOKEN = 4
 """The guess for a prompt of text until it is tokenized."""
-NOBODY = ApiKey(name="", tenant="", hash="")
-"""The caller that comes through an open edge."""
+NOBODY = ApiKey(name="", tenant="", hash="", operator=True)
+"""The caller that comes through an open edge, where there is nothing to hide from anybody."""
+
+
+class NotAnOperator(PenstockError):
+    """A page about all tenants was asked for with a key of one of them."""
+
+    code = "permission_denied"
 
 
 class KeyGate:
@@ -65,6 +71,16 @@ class KeyGate:
             reason = "unknown_key" if authorization else "no_key"
             metrics.API_KEY_REFUSALS.labels(reason=reason, tenant="").inc()
             raise
+
+    def check_operator(self, key: ApiKey) -> None:
+        """Raise NotAnOperator for a key that may see nothing of other tenants."""
+        if not key.operator:
+            metrics.API_KEY_REFUSALS.labels(reason=NotAnOperator.code, tenant=key.tenant).inc()
+            raise NotAnOperator(
+                "this page is about all tenants: send an operator's key, as `penstock keys new --operator` "
+                "makes it",
+                hop="gateway",
+            )
 
     def admit(self, key: ApiKey, request: Request) -> Allowance:
         """Take the request into the limits of the key; raises LimitReached or TooLarge."""

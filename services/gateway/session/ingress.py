@@ -37,6 +37,10 @@ class Ingress:
         """Return the key in these values of an `authorization` header; raises Unauthenticated."""
         return self._key_gate.identify(authorization)
 
+    def identify_operator(self, authorization: Sequence[str | bytes]) -> None:
+        """Raise Unauthenticated or NotAnOperator where these values have no operator's key."""
+        self._key_gate.check_operator(self._key_gate.identify(authorization))
+
     def validate(
         self,
         message: pb.GenerateRequest,

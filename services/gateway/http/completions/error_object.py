@@ -9,6 +9,7 @@ from typing import Any
 
 from services.gateway.asks.passage_asks import NoSuchCorpus
 from services.gateway.http.fields.json_fields import WrongField
+from services.gateway.keys.key_gate import NotAnOperator
 from services.gateway.keys.rate_limits import LimitReached
 from services.gateway.scope.outcome import Outcome
 from shared.errors import (
@@ -54,6 +55,7 @@ class NoSuchRequest(NotFound):
 
 _KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
     (Unauthenticated, 401, "authentication_error", "invalid_api_key"),
+    (NotAnOperator, 403, "permission_error", "operator_key_required"),
     (NoSuchPath, 404, "invalid_request_error", "unknown_url"),
     (NoSuchRequest, 404, "invalid_request_error", "request_not_found"),
     (NoSuchCorpus, 404, "invalid_request_error", "corpus_not_found"),

@@ -24,7 +24,7 @@ from shared.files.api_key_file import (
 FILE = Path("keys.toml")
 WEB = ApiKey("web", "acme", hash_api_key("1"), KeyLimits(60, 2, 1000))
 APP = ApiKey("app", "acme", hash_api_key("2"))
-BOT = ApiKey("bot", "acme", hash_api_key("3"), cache="semantic")
+BOT = ApiKey("bot", "acme", hash_api_key("3"), cache="semantic", operator=True)
 
 
 def entry(**changes: str) -> str:
@@ -75,6 +75,8 @@ def test_a_tenant_may_have_several_keys() -> None:
         ({"tokens_per_min": "1.5"}, "has a wrong tokens_per_min"),
         ({"cache": '"near"'}, "has a wrong cache: it must be one of off, exact, semantic; without it"),
         ({"cache": "true"}, "has a wrong cache"),
+        ({"operator": '"yes"'}, "has a wrong operator: it must be true or false"),
+        ({"operator": "1"}, "has a wrong operator"),
         ({"cache": '""'}, "has a wrong cache"),
         ({"rate": "5"}, "has rate: it may have name, tenant, hash, requests_per_min"),
     ],

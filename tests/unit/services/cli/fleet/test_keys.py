@@ -47,6 +47,14 @@ def test_a_key_may_have_a_default_for_earlier_answers(file: Path, mode: str) -> 
     assert [key.cache for key in filed(file)] == [mode]
 
 
+@pytest.mark.parametrize(("options", "operator"), [((), False), (("--operator",), True)])
+def test_a_key_is_an_operator_s_where_that_is_said(
+    file: Path, options: tuple[str, ...], operator: bool
+) -> None:
+    assert main(["keys", "new", "--tenant", "acme", "--file", str(file), *options]) == 0
+    assert [key.operator for key in filed(file)] == [operator]
+
+
 def test_nobody_else_may_read_the_file_also_when_they_could_before(file: Path) -> None:
     for _ in range(2):
         assert main(["keys", "new", "--tenant", "acme", "--file", str(file)]) == 0
