@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.launcher.options import StackOptions
 from shared.errors import InvalidRequest
-from shared.files.adapter_file import put_adapters
+from shared.files.adapter_file import WantedAdapter, put_adapters
 from shared.text.model_source import resolve_model
 
 
@@ -16,6 +16,6 @@ def prepare_adapter_file(options: StackOptions) -> None:
             file.unlink(missing_ok=True)
         if options.adapters:
             base = resolve_model(options.model, options.served_name).name
-            put_adapters(file, [(base, name, directory) for name, directory in options.adapters])
+            put_adapters(file, [WantedAdapter(base, *adapter) for adapter in options.adapters])
     except OSError as error:
         raise InvalidRequest(f"the adapter file {file} cannot be written ({error.strerror})") from error

@@ -33,8 +33,8 @@ def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
             f"{DEFAULT_MODEL_NAME} is not installed (`make setup` fetches it): the small demo model is served"
         )
     target = _check_model("model", options.model, options.settings, "decode", tell)
-    for name, folder in options.adapters:
-        _check_adapter(name, Path(folder))
+    for adapter in options.adapters:
+        _check_adapter(adapter.name, Path(adapter.folder))
     if not options.draft or not options.counts["speculator"]:
         return
     draft = _check_model("draft", options.draft, options.settings, "speculator", tell)

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from services.launcher.corpus_options import NONE, said_corpora
@@ -17,7 +17,8 @@ from shared.blocks.block_hash import FLEET_KEY_BYTES
 from shared.config.config_file import ConfigFile, find_config_file
 from shared.config.fields import ConfigError
 from shared.config.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
-from shared.files.adapter_file import adapter_name_problem
+from shared.errors import InvalidRequest
+from shared.files.adapter_file import split_adapter_tenants
 from shared.kv.transports import TRANSPORT_CHOICES
 from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
 from shared.text.default_model import find_default_model
@@ -38,6 +39,14 @@ ADAPTER_FILE_NAME = "adapters.toml"
 """The adapter file in the state directory, where no other file is configured."""
 
 
+class StackAdapter(NamedTuple):
+    """An adapter of the command line. `tenants` None: those that it has in the file, or everybody."""
+
+    name: str
+    folder: str
+    tenants: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StackOptions:
     """The stack that is to run. `settings` are what counts for each role, from all sources; `problems` say
@@ -45,8 +54,8 @@ class StackOptions:
 
     `draft` is "" for none, `model` "" for the shipped one. `nats_url` is "" for a server of our own.
     `nats_credentials` is the file for a server of the user. `config_file` is absolute.
-    `log_format` is the command line's, "" for what is configured. `adapters`: (name, folder) of those that
-    the command line adds to `adapter_file`, which workers follow.
+    `log_format` is the command line's, "" for what is configured. `adapters` are those that
+    the command line adds to `adapter_file`, which workers follow, with their tenants where these are said.
     """
 
     counts: Mapping[str, int]
@@ -65,7 +74,7 @@ class StackOptions:
     state_dir: Path
     start_timeout_s: float
     served_name: str
-    adapters: tuple[tuple[str, str], ...]
+    adapters: tuple[StackAdapter, ...]
     adapter_file: Path
 
 
@@ -97,7 +106,7 @@ def build_up_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--adapter",
-        metavar="NAME=DIR",
+        metavar="NAME[@TENANT+TENANT]=DIR",
         action="append",
         default=[],
         help="LoRA adapter over the model, asked for as MODEL:NAME; may be given several times",
@@ -290,14 +299,16 @@ def _draft(stated: Setting, model: str) -> str:
     return "" if stated.value == NONE else str(stated.value)
 
 
-def _adapter(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
-    name, _, folder = text.partition("=")
+def _adapter(parser: argparse.ArgumentParser, text: str) -> StackAdapter:
+    head, _, folder = text.partition("=")
     path = Path(folder).expanduser()
-    if problem := adapter_name_problem(name):
-        parser.error(f"--adapter {text}: {problem}, then = and its folder")
+    try:
+        name, tenants = split_adapter_tenants(head)
+    except InvalidRequest as error:
+        parser.error(f"--adapter {text}: {error.message}, then = and its folder")
     if not folder or not path.is_dir():
         parser.error(f"--adapter {text}: {folder!r} is not a folder; write {name}=DIR")
-    return name, str(path.resolve())
+    return StackAdapter(name, str(path.resolve()), tenants)
 
 
 def _port(parser: argparse.ArgumentParser, option: str, port: int | None) -> int | None:

@@ -6,6 +6,7 @@ with what it says.
     name = "sql"                    # clients then ask for my-llama:sql
     directory = "/models/sql"       # that PEFT has saved, as workers see it; relative: from the file's folder
     version = 1763843812345         # another one makes workers load the directory again
+    tenants = ["acme"]              # those whose requests may name it; without it, everybody's
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.errors import InvalidRequest, NotFound
+from shared.files.api_key_file import is_tenant_name
 from shared.files.atomic_write import write_file
 from shared.files.folder_lock import locked_folder
 
@@ -29,22 +31,45 @@ MAX_ADAPTERS_LISTED = 256
 MAX_ADAPTER_NAME_CHARS = 48
 MAX_BASE_CHARS = 256
 MAX_DIRECTORY_CHARS = 1024
+MAX_ADAPTER_TENANTS = 16
+"""The tenants of an entry: they are in the heartbeats too."""
 MODE = 0o644
 """Workers may run as another user."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_ADAPTER_NAME_CHARS - 1}}}")
 _TEXTS = ("base", "name", "directory")
-_FIELDS = (*_TEXTS, "version")
+_TENANTS = "tenants"
+_FIELDS = (*_TEXTS, "version", _TENANTS)
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """An adapter that there is to be: `directory` is absolute."""
+    """An adapter that there is to be: `directory` is absolute. No `tenants`: it is for everybody."""
 
     base: str
     name: str
     directory: str
     version: int
+    tenants: tuple[str, ...] = ()
+
+
+class WantedAdapter(NamedTuple):
+    """An entry that there is to be. `tenants` None: those of the entry in whose place it comes."""
+
+    base: str
+    name: str
+    directory: str
+    tenants: tuple[str, ...] | None = None
+
+
+def split_adapter_tenants(text: str) -> tuple[str, tuple[str, ...] | None]:
+    """Return the name and the tenants of NAME[@TENANT+TENANT], None where none are said. Raises
+    InvalidRequest."""
+    name, at, listed = text.partition("@")
+    tenants = tuple(listed.split("+")) if at else None
+    if problem := adapter_name_problem(name) or _tenants_problem(tenants or ()):
+        raise InvalidRequest(problem)
+    return name, tenants
 
 
 def adapter_name_problem(name: str) -> str:
@@ -98,8 +123,8 @@ def parse_adapters(text: str, file: Path) -> tuple[AdapterEntry, ...]:
     return tuple(found.values())
 
 
-def put_adapters(file: Path, wanted: Sequence[tuple[str, str, str]]) -> tuple[AdapterEntry, ...]:
-    """(base, name, directory) of each: added, or in the place of an entry of that name, to be loaded (anew).
+def put_adapters(file: Path, wanted: Sequence[WantedAdapter]) -> tuple[AdapterEntry, ...]:
+    """Add each, or put it in the place of an entry of that name, to be loaded (anew).
 
     Returns the new entries. Raises InvalidRequest for what a worker would not take, OSError.
     """
@@ -108,7 +133,7 @@ def put_adapters(file: Path, wanted: Sequence[tuple[str, str, str]]) -> tuple[Ad
         entries = {(each.base, each.name): each for each in read_adapter_file(file)}
         newest = max((each.version for each in entries.values()), default=0)
         version = max(newest + 1, time.time_ns() // 1_000_000)
-        added = [AdapterEntry(base, name, directory, version) for base, name, directory in wanted]
+        added = [_new_entry(each, version, entries.get((each.base, each.name))) for each in wanted]
         entries.update({(each.base, each.name): each for each in added})
         _write(file, [*entries.values()])
     return tuple(added)
@@ -126,6 +151,12 @@ def remove_adapter(file: Path, base: str, name: str) -> None:
         _write(file, left)
 
 
+def _new_entry(wanted: WantedAdapter, version: int, before: AdapterEntry | None) -> AdapterEntry:
+    """Return the entry; one that is loaded anew is not for others than before unless that is said."""
+    tenants = before.tenants if wanted.tenants is None and before is not None else wanted.tenants or ()
+    return AdapterEntry(wanted.base, wanted.name, wanted.directory, version, tenants)
+
+
 def _write(file: Path, entries: Sequence[AdapterEntry]) -> None:
     text = "\n".join(map(_described, entries))
     parse_adapters(text, file)
@@ -134,7 +165,8 @@ def _write(file: Path, entries: Sequence[AdapterEntry]) -> None:
 
 def _described(entry: AdapterEntry) -> str:
     texts = [f"{name} = {json.dumps(getattr(entry, name), ensure_ascii=False)}" for name in _TEXTS]
-    return "\n".join(["[[adapter]]", *texts, f"version = {entry.version}", ""])
+    tenants = [f"{_TENANTS} = {json.dumps(entry.tenants)}"] if entry.tenants else []
+    return "\n".join(["[[adapter]]", *texts, f"version = {entry.version}", *tenants, ""])
 
 
 def _entry(entry: dict[str, Any], place: str, folder: Path) -> AdapterEntry:
@@ -148,7 +180,29 @@ def _entry(entry: dict[str, Any], place: str, folder: Path) -> AdapterEntry:
     version = entry.get("version", 0)
     if type(version) is not int or not 0 <= version < 1 << 63:
         raise InvalidRequest(f"{place} has a wrong version: write a whole number, or leave it out")
-    return AdapterEntry(base, name, str(folder / directory), version)
+    tenants = _tenants(entry, place)
+    return AdapterEntry(base, name, str(folder / directory), version, tenants)
+
+
+def _tenants(entry: dict[str, Any], place: str) -> tuple[str, ...]:
+    value = entry.get(_TENANTS)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest(
+            f"{place} has wrong tenants: write a list of names, or leave it out for everybody"
+        )
+    if problem := _tenants_problem(value):
+        raise InvalidRequest(f"{place}: {problem}")
+    return tuple(value)
+
+
+def _tenants_problem(tenants: Sequence[object]) -> str:
+    """Say what is wrong with the tenants of an adapter, as a sentence; "" for good ones."""
+    if len(tenants) > MAX_ADAPTER_TENANTS:
+        return f"an adapter has at most {MAX_ADAPTER_TENANTS} tenants, not {len(tenants)}"
+    wrong = next((each for each in tenants if not isinstance(each, str) or not is_tenant_name(each)), None)
+    return "" if wrong is None else f"{str(wrong)[:80]!r} is no tenant's name as in the file of API keys"
 
 
 def _text(entry: dict[str, Any], field: str, place: str, most: int) -> str:

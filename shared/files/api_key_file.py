@@ -74,6 +74,11 @@ class ApiKey:
     operator: bool = False
 
 
+def is_tenant_name(name: str) -> bool:
+    """Return whether a tenant, or a key, may have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def new_api_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 

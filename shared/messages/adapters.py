@@ -25,7 +25,8 @@ class AdapterReport:
     """The fate of an entry of the adapter file at a worker, in the last `version` that it acted on.
 
     `digest` is that of what requests for `name` are computed with here, "" where there is nothing; `error`
-    why the entry could not be loaded, "" where it was. Where an earlier version goes on instead, both are.
+    why the entry could not be loaded, "" where it was. Where an earlier version goes on instead, both are. No
+    `tenants`: it is for everybody.
     """
 
     name: str
@@ -33,3 +34,7 @@ class AdapterReport:
     digest: str
     rank: int
     error: str = ""
+    tenants: tuple[str, ...] = ()
+
+    def is_for(self, tenant: str) -> bool:
+        return not self.tenants or tenant in self.tenants

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -109,11 +109,12 @@ class WorkerAdapters:
         found = []
         for name in sorted({*self._served, *self._refused}):
             served = self._served.get(name)
-            version, digest, rank = (0, "", 0)
+            version, digest, rank, tenants = (0, "", 0, ())
             if served is not None:
                 version, digest, rank = served.entry.version, served.digest, served.rank
+                tenants = served.entry.tenants
             version, error = self._refused.get(name, (version, ""))
-            found.append(AdapterReport(name, version, digest, rank, error))
+            found.append(AdapterReport(name, version, digest, rank, error, tenants))
         return tuple(found)
 
     # ---- following the file -------------------------------------------------------------------------
@@ -158,6 +159,7 @@ class WorkerAdapters:
             self._retired.append(self._served.pop(name).engine_name)
             log.info("adapter_unloaded", adapter=name)
         self._refused = {}
+        self._follow_tenants(wanted)
         self._changed()
         for number, entry in enumerate(wanted):
             before = self._served.get(entry.name)
@@ -168,6 +170,13 @@ class WorkerAdapters:
             else:
                 await self._load(engine, entry)
             self._changed()
+
+    def _follow_tenants(self, wanted: Sequence[AdapterEntry]) -> None:
+        """Let the tenants of the file alone use what is loaded, also while its next version is not here."""
+        for entry in wanted:
+            if (served := self._served.get(entry.name)) is not None:
+                served_entry = replace(served.entry, tenants=entry.tenants)
+                self._served[entry.name] = replace(served, entry=served_entry)
 
     async def _load(self, engine: AdaptableEngine, entry: AdapterEntry) -> None:
         engine_name = f"{entry.name}.{next(self._serials)}"

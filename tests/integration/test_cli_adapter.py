@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.files.adapter_file import AdapterEntry, put_adapters, read_adapter_file
+from shared.files.adapter_file import AdapterEntry, WantedAdapter, put_adapters, read_adapter_file
 from shared.messages import AdapterReport
 from shared.tasks import cancel_until_done
 from tests.integration.gateway_peers import MODEL, Fleet, Peer, fleet
@@ -33,6 +33,9 @@ def refused_at_decode(peer: Peer, entry: AdapterEntry) -> AdapterReport:
 
 def another_at_decode(peer: Peer, entry: AdapterEntry) -> AdapterReport:
     return AdapterReport(entry.name, entry.version, DIGEST if peer.role == "decode" else DIGEST[::-1], 16)
+
+
+OWNERS = ("acme", "rival")
 
 
 @pytest.fixture
@@ -79,6 +82,15 @@ async def test_a_load_is_written_down_and_over_when_all_workers_have_it(nats_url
     assert out == f"{MODEL}:sql is on decode-0, prefill-0 (digest 01234567, rank 16)\n"
 
 
+async def test_a_load_may_name_tenants_and_later_ones_keep_them(nats_url: str, file: Path) -> None:
+    async with workers(nats_url, file):
+        for name in ("sql@acme+rival", "sql"):
+            code, _, err = await adapter(nats_url, "load", name, "/models/sql", "--file", str(file))
+            assert (code, err) == (0, "")
+            (entry,) = read_adapter_file(file)
+            assert (entry.name, entry.tenants) == ("sql", ("acme", "rival"))
+
+
 async def test_json_says_what_each_worker_has(nats_url: str, file: Path) -> None:
     async with workers(nats_url, file, refused_at_decode):
         code, out, err = await load(nats_url, file, "--json")
@@ -106,7 +118,7 @@ async def test_workers_that_do_not_follow_are_named_when_the_time_is_up(nats_url
 
 
 async def test_an_unload_is_over_when_no_worker_has_it(nats_url: str, file: Path) -> None:
-    put_adapters(file, [(MODEL, "sql", "/sql"), (MODEL, "chat", "/chat")])
+    put_adapters(file, [WantedAdapter(MODEL, "sql", "/sql"), WantedAdapter(MODEL, "chat", "/chat")])
     async with workers(nats_url, file):
         code, out, err = await adapter(nats_url, "unload", "sql", "--file", str(file))
     assert (code, out, err) == (0, f"{MODEL}:sql is unloaded\n", "")
@@ -124,16 +136,16 @@ async def test_the_list_shows_what_there_is_who_has_it_and_what_went_wrong(nats_
     async with workers(nats_url, file, None) as peers:
         _, empty, _ = await adapter(nats_url, "list")
         peers["prefill-0"].say(adapters=(AdapterReport("sql", 1, DIGEST, 16),))
-        both = (AdapterReport("sql", 1, DIGEST, 16), AdapterReport("chat", 2, "", 0, "it is damaged"))
+        both = (AdapterReport("sql", 1, DIGEST, 16), AdapterReport("chat", 2, "", 0, "it is damaged", OWNERS))
         peers["decode-0"].say(adapters=both)
         code, out, _ = await adapter(nats_url, "list")
         _, as_json, _ = await adapter(nats_url, "list", "--json")
     assert empty == "no worker has an adapter; `penstock adapter load NAME DIR` loads one\n"
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
-        ["adapter", "digest", "rank", "instances", "error"],
-        [f"{MODEL}:chat", "-", "-", "decode-0", "it", "is", "damaged"],
-        [f"{MODEL}:sql", "01234567", "16", "decode-0", "prefill-0"],
+        ["adapter", "digest", "rank", "tenants", "instances", "error"],
+        [f"{MODEL}:chat", "-", "-", "acme", "rival", "decode-0", "it", "is", "damaged"],
+        [f"{MODEL}:sql", "01234567", "16", "all", "decode-0", "prefill-0"],
     ]
     chat, sql = json.loads(as_json)["adapters"]
     assert (chat["error"], sql["instances"]) == ("it is damaged", ["decode-0", "prefill-0"])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import Overloaded
+from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from shared.messages import (
     NO_ADAPTER,
     AdapterId,
@@ -199,6 +202,61 @@ async def test_adapters_are_listed_behind_their_model_with_who_has_them(nats_url
     shown = [(model["id"], model["root"], model["parent"]) for model in reply.body["data"]]
     assert shown == [(MODEL, MODEL, None), (WANTED, MODEL, MODEL)]
     assert one.body == reply.body["data"][1]
+
+
+async def test_another_tenant_s_adapter_is_word_for_word_one_that_is_not_there(
+    nats_url: str, tmp_path: Path
+) -> None:
+    secrets = {tenant: new_api_key() for tenant in ("acme", "rival")}
+    file = tmp_path / "keys.toml"
+    entries = [ApiKey(tenant, tenant, hash_api_key(secret)) for tenant, secret in secrets.items()]
+    file.write_text("\n".join(map(describe_api_key, entries)))
+    async with (
+        serving(nats_url, api_keys=str(file)) as (peers, running),
+        http_client(running.http.address) as client,
+    ):
+        for role in WORKERS:
+            peers[f"{role}-0"].say(adapters=(replace(*reports(SQL), tenants=("acme",)),))
+        await until(lambda: running.fleet.instances("decode")[0].heartbeat.worker.adapters[0].tenants)
+
+        def with_key(tenant: str) -> str:
+            return f"Bearer {secrets[tenant]}"
+
+        async def told(tenant: str, adapter: str) -> list[object]:
+            """What a tenant hears of an adapter, everywhere."""
+            metadata = (("authorization", with_key(tenant)),)
+            answer = await generate(
+                running.stub, of_adapter("hello", f"{MODEL}:{adapter}"), metadata=metadata
+            )
+            wanted = pb.TokenizeRequest(model=f"{MODEL}:{adapter}", text="ab")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await running.stub.Tokenize(wanted, metadata=metadata)
+            replies = [
+                await call(client, f"/v1/models/{MODEL}:{adapter}", authorization=with_key(tenant)),
+                *[
+                    await call(client, path, body, authorization=with_key(tenant))
+                    for path, body in (
+                        ("/v1/completions", {"model": f"{MODEL}:{adapter}", "prompt": "hello"}),
+                        ("/tokenize", {"model": f"{MODEL}:{adapter}", "prompt": "hello"}),
+                        ("/detokenize", {"model": f"{MODEL}:{adapter}", "tokens": [1]}),
+                    )
+                ],
+            ]
+            heard = [answer.status, answer.details, refused.value.code(), refused.value.details()]
+            heard += [(reply.status, reply.body) for reply in replies]
+            return [repr(each).replace(f"{adapter!r}", "X").replace(f":{adapter}", ":X") for each in heard]
+
+        listed = {}
+        for tenant in secrets:
+            metadata = (("authorization", with_key(tenant)),)
+            models = (await running.stub.ListModels(pb.ListModelsRequest(), metadata=metadata)).models
+            reply = await call(client, "/v1/models", authorization=with_key(tenant))
+            listed[tenant] = [model.name for model in models]
+            assert [model["id"] for model in reply.body["data"]] == listed[tenant]
+        one = await call(client, f"/v1/models/{WANTED}", authorization=with_key("acme"))
+        assert await told("rival", "sql") == await told("rival", "nosql")
+    assert listed == {"acme": [MODEL, WANTED], "rival": [MODEL]}
+    assert one.status == 200
 
 
 async def test_a_text_is_tokenized_for_an_adapter_as_for_its_model(nats_url: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from shared.bus.subjects import inbox
 from shared.engine import Engine
 from shared.errors import Overloaded
-from shared.files.adapter_file import put_adapters, remove_adapter
+from shared.files.adapter_file import WantedAdapter, put_adapters, remove_adapter
 from shared.messages import (
     NO_ADAPTER,
     AdapterId,
@@ -71,7 +71,7 @@ def draft(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def workers(
     model: Path, draft: Path, file: Path, folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Workers]:
-    put_adapters(file, [(model.name, "first", folders["first"])])  # there from the start
+    put_adapters(file, [WantedAdapter(model.name, "first", folders["first"])])  # there from the start
     running = Workers(tmp_path_factory.mktemp("logs"))
     try:
         start(running, PREFILL, model, file)
@@ -115,7 +115,7 @@ async def loaded(edge: Edge, name: str, version: int = 0) -> AdapterId:
 
 async def load(edge: Edge, file: Path, folders: dict[str, str], *names: str) -> list[AdapterId]:
     """As the file says it, and as it is then there."""
-    wanted = [(edge.model_id, name, folders[name]) for name in names]
+    wanted = [WantedAdapter(edge.model_id, name, folders[name]) for name in names]
     version = put_adapters(file, wanted)[0].version
     return [await loaded(edge, name, version) for name in names]
 
@@ -212,7 +212,7 @@ async def test_a_worker_that_was_killed_comes_back_with_what_the_others_have(
 async def test_what_cannot_be_loaded_is_told_and_the_worker_goes_on(
     edge: Edge, engine: Engine, file: Path
 ) -> None:
-    (entry,) = put_adapters(file, [(edge.model_id, "missing", "/nowhere")])
+    (entry,) = put_adapters(file, [WantedAdapter(edge.model_id, "missing", "/nowhere")])
     await until(lambda: all(reports(edge, instance).get("missing") for instance in WORKERS), timeout_s=WAIT_S)
     for instance in WORKERS:
         told = reports(edge, instance)["missing"]
@@ -241,7 +241,7 @@ async def test_a_speculator_drafts_with_an_adapter_of_that_name_over_its_draft(
     own = make_engine(draft)
     folder = str(save_adapter(tmp_path / "draft", own.model_config, seed=9))
     own.load_adapter("drafted", folder)
-    put_adapters(file, [(draft.name, "drafted", folder)])
+    put_adapters(file, [WantedAdapter(draft.name, "drafted", folder)])
     await until(lambda: reports(edge, SPECULATOR).get("drafted"), timeout_s=WAIT_S)
     ids = ids_of(8)
     answers: list[Message] = []

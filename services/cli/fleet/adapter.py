@@ -22,7 +22,13 @@ from services.cli.view.table import table
 from shared.config.config_file import MODEL_TABLE, find_config_file
 from shared.config.fields import ConfigField, PathRule, Rule, checked_value
 from shared.errors import InvalidRequest, NotFound, Unavailable
-from shared.files.adapter_file import adapter_name_problem, put_adapters, remove_adapter
+from shared.files.adapter_file import (
+    WantedAdapter,
+    adapter_name_problem,
+    put_adapters,
+    remove_adapter,
+    split_adapter_tenants,
+)
 from shared.messages import AdapterReport, Heartbeat
 from shared.roles import ENGINE_ROLES
 
@@ -32,7 +38,7 @@ DEFAULT_TIMEOUT_S = 60.0
 POLL_S = 0.05
 SILENT_S = 2.0
 """A worker that says nothing for so long is not waited for."""
-HEAD = ("adapter", "digest", "rank", "instances", "error")
+HEAD = ("adapter", "digest", "rank", "tenants", "instances", "error")
 
 Reports = dict[str, AdapterReport | None]
 """The report of each worker of the model on the adapter; None: it has said nothing."""
@@ -43,10 +49,15 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.command == "list":
         return run_on_bus(args, "adapter", lambda address: _list(address, as_json=args.json))
+    if args.command == "load":
+        try:
+            args.name, args.tenants = split_adapter_tenants(args.name)
+        except InvalidRequest as error:
+            parser.error(error.message)
+        return run_on_bus(args, "adapter", lambda address: _load(address, args))
     if problem := adapter_name_problem(args.name):
         parser.error(problem)
-    change = _load if args.command == "load" else _unload
-    return run_on_bus(args, "adapter", lambda address: change(address, args))
+    return run_on_bus(args, "adapter", lambda address: _unload(address, args))
 
 
 def build_adapter_parser() -> argparse.ArgumentParser:
@@ -58,8 +69,14 @@ def build_adapter_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     load = commands.add_parser("load", help="load one at all workers of a model, or load it anew")
     unload = commands.add_parser("unload", help="take one away; streams that run with it go on to their end")
-    for command in (load, unload):
-        command.add_argument("name", metavar="NAME", help="what clients ask for behind the model's name")
+    asked_for = "what clients ask for behind the model's name"
+    load.add_argument(
+        "name",
+        metavar="NAME[@TENANT+TENANT]",
+        help=f"{asked_for}; for these tenants alone (default: for those of the entry that it replaces, or "
+        "everybody)",
+    )
+    unload.add_argument("name", metavar="NAME", help=asked_for)
     load.add_argument("directory", metavar="DIR", help="that PEFT has saved, as the workers see it")
     for command in (load, unload):
         command.add_argument("--base", default="", metavar="MODEL", help="the model (default: the only one)")
@@ -86,7 +103,9 @@ async def _load(address: BusAddress, args: argparse.Namespace) -> int:
     async with listening(address) as (_, fleet):
         await fleet.collect(address.expected)
         base = _base(fleet, args.base)
-        (entry,) = _edited(file, lambda: put_adapters(file, [(base, args.name, directory)]))
+        (entry,) = _edited(
+            file, lambda: put_adapters(file, [WantedAdapter(base, args.name, directory, args.tenants)])
+        )
 
         def has_acted(report: AdapterReport | None) -> bool:
             return report is not None and report.version >= entry.version
@@ -151,6 +170,7 @@ async def _list(address: BusAddress, *, as_json: bool) -> int:
                 state.adapter,
                 state.digest[:SHOWN_DIGITS] or "-",
                 str(state.rank) if state.digest else "-",
+                " ".join(state.tenants) or "all",
                 " ".join(names),
                 state.error,
             )

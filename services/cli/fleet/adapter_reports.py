@@ -13,12 +13,14 @@ SHOWN_DIGITS = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class AdapterState:
-    """`adapter` is MODEL:ADAPTER, as requests name it; `error` why it could not be loaded, or empty."""
+    """`adapter` is MODEL:ADAPTER, as requests name it; `error` why it could not be loaded, or empty. No
+    `tenants`: it is for everybody."""
 
     adapter: str
     digest: str
     rank: int
     error: str
+    tenants: tuple[str, ...] = ()
 
 
 def adapter_states(beats: Iterable[Heartbeat]) -> dict[AdapterState, list[str]]:
@@ -26,6 +28,8 @@ def adapter_states(beats: Iterable[Heartbeat]) -> dict[AdapterState, list[str]]:
     having: dict[AdapterState, list[str]] = {}
     for beat in beats:
         for report in beat.worker.adapters:
-            state = AdapterState(f"{beat.model}:{report.name}", report.digest, report.rank, report.error)
+            state = AdapterState(
+                f"{beat.model}:{report.name}", report.digest, report.rank, report.error, report.tenants
+            )
             having.setdefault(state, []).append(beat.instance)
     return dict(sorted(having.items()))

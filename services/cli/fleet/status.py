@@ -201,7 +201,13 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "skewed": abs(one.skew_us) > MAX_SKEW_US,
         "breakers": avoiding,
         "adapters": [
-            {"name": each.name, "digest": each.digest, "rank": each.rank, "error": each.error}
+            {
+                "name": each.name,
+                "digest": each.digest,
+                "rank": each.rank,
+                "error": each.error,
+                "tenants": list(each.tenants),
+            }
             for each in beat.worker.adapters
         ],
         "corpora": [asdict(report) for report in beat.retriever.corpora],

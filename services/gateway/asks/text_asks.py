@@ -67,8 +67,9 @@ class TextAsks:
         self._calls = calls
         self._fleet = calls.fleet
 
-    def models(self) -> tuple[ServedModel, ...]:
-        return served_models(self._fleet)
+    def models(self, key: ApiKey) -> tuple[ServedModel, ...]:
+        """Return what the key's tenant may name."""
+        return served_models(self._fleet, key.tenant)
 
     async def tokenize(
         self, key: ApiKey, request: Request, deadline: Deadline, *, add_special_tokens: bool = True
@@ -76,7 +77,7 @@ class TextAsks:
         """The ids of the prompt of `request`, of which nothing else counts but the model."""
         message = replace(tokenize_message(request, ()), add_special_tokens=add_special_tokens)
         with self._calls.admitted(key, 0, deadline) as call:
-            model, answer = await self._ask_model(call, "tokenizer", request.model, message)
+            model, answer = await self._ask_model(call, "tokenizer", request.model, message, key.tenant)
         if not isinstance(answer, Tokenized):
             raise unexpected_answer(answer, "tokenizer")
         return PromptIds(model, unpack_ids(answer.token_ids))
@@ -88,7 +89,7 @@ class TextAsks:
         _check_ids(token_ids)
         message = Detokenize(pack_ids(token_ids))
         with self._calls.admitted(key, 0, deadline) as call:
-            model, answer = await self._ask_model(call, "tokenizer", model, message)
+            model, answer = await self._ask_model(call, "tokenizer", model, message, key.tenant)
         if not isinstance(answer, Detokenized):
             raise unexpected_answer(answer, "tokenizer")
         return PlainText(model, answer.text)
@@ -102,7 +103,7 @@ class TextAsks:
             try:
                 for start in range(0, len(texts), MAX_EMBED_TEXTS):
                     part = Embed(tuple(texts[start : start + MAX_EMBED_TEXTS]))
-                    model, answer = await self._ask_model(call, EMBEDDING_ROLE, model, part)
+                    model, answer = await self._ask_model(call, EMBEDDING_ROLE, model, part, key.tenant)
                     if not isinstance(answer, Embedded) or len(answer.vectors) != len(part.texts):
                         raise unexpected_answer(answer, EMBEDDING_ROLE)
                     found.vectors.extend(answer.vectors)
@@ -116,25 +117,26 @@ class TextAsks:
         """The bytes that ids stand for, each by itself. Of a request that has been admitted: in no limits."""
         with self._calls.begun(deadline) as call:
             ids = GetTokenBytes(pack_ids(token_ids))
-            _, answer = await self._ask_model(call, "tokenizer", model, ids, is_routed=True)
+            _, answer = await self._ask_model(call, "tokenizer", model, ids, None)
         if not isinstance(answer, TokenBytes) or len(answer.token_bytes) != len(token_ids):
             raise unexpected_answer(answer, "tokenizer")
         return answer.token_bytes
 
     async def _ask_model(
-        self, call: TextCall, role: str, wanted_model: str, message: Message, *, is_routed: bool = False
+        self, call: TextCall, role: str, wanted_model: str, message: Message, tenant: str | None
     ) -> tuple[str, Message]:
-        """The name of the model and the answer of an instance that has it; raises NotFound where none has.
+        """The name of the model and the answer of an instance that has it; raises NotFound where none has for
+        the tenant.
 
-        An adapter has the tokenizer of its model. `is_routed`: of a request that goes on when its adapter is
-        there no more.
+        An adapter has the tokenizer of its model. `tenant` None: of a request that has been placed and goes
+        on when its adapter is there no more.
         """
         found = await self._calls.ready(call, role, partial(self._fleet.instances, role))
         served = {view.heartbeat.model for view in found}
         named, adapter = split_model(wanted_model, served) if role == "tokenizer" else (wanted_model, "")
         model = served_model(named, served)
-        if adapter and not is_routed:
-            find_model(wanted_model, self._fleet.instances)
+        if adapter and tenant is not None:
+            find_model(wanted_model, self._fleet.instances, tenant)
         answer = await self._calls.ask_any(call, role, message, partial(self._having, role, model))
         return f"{model}:{adapter}" if adapter else model, answer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -62,20 +62,31 @@ class ModelIdentity:
         )
 
 
-def find_model(wanted: str, instances: Callable[[str], Sequence[Announced]]) -> ModelIdentity:
-    """The model that `wanted` means, of those that decode workers have.
+def hidden_adapters(beats: Iterable[Heartbeat], tenant: str) -> frozenset[tuple[str, str]]:
+    """Return the adapters that are not for the tenant, as (model, adapter): one is as soon as all workers
+    that have it say so, and is not as soon as one says that."""
+    return frozenset(
+        (beat.model, each.name) for beat in beats for each in beat.worker.adapters if not each.is_for(tenant)
+    )
+
+
+def find_model(
+    wanted: str, instances: Callable[[str], Sequence[Announced]], tenant: str = ""
+) -> ModelIdentity:
+    """The model that `wanted` means, of those that decode workers have for the tenant.
 
     Where several have its name, the one for which most of the roles are there, then the one with most decode
-    workers. Raises InvalidRequest or NotFound.
+    workers. Raises InvalidRequest or NotFound, of another tenant's adapter as of one that is not there.
     """
     beats = [view.heartbeat for view in instances("decode")]
+    hidden = hidden_adapters(beats, tenant)
     served = {beat.model for beat in beats}
     model, adapter = split_model(wanted, served)
     name = served_model(model, served)
     named = [beat for beat in beats if beat.model == name]
-    workers = Counter(model for beat in named for model in _models_of(beat, adapter))
+    workers = Counter(model for beat in named for model in _models_of(beat, adapter, hidden))
     if not workers:
-        raise _no_adapter(name, adapter, named)
+        raise _no_adapter(name, adapter, named, hidden)
     if len(workers) == 1:
         return next(iter(workers))
 
@@ -89,13 +100,17 @@ def find_model(wanted: str, instances: Callable[[str], Sequence[Announced]]) -> 
 
 
 def with_adapter(
-    model: ModelIdentity, adapter: str, instances: Callable[[str], Sequence[Announced]]
+    model: ModelIdentity, adapter: str, instances: Callable[[str], Sequence[Announced]], tenant: str = ""
 ) -> ModelIdentity:
-    """`model` with the adapter of that name over it; as it is where it has one, or some role lacks that."""
+    """`model` with the adapter of that name over it; as it is where it has one, some role lacks that, or
+    that is not for the tenant."""
     if not adapter or model.adapter.name:
         return model
     beats = [view.heartbeat for view in instances("decode")]
-    workers = Counter(each for beat in beats for each in _models_of(beat, adapter) if each.base == model)
+    hidden = hidden_adapters(beats, tenant)
+    workers = Counter(
+        each for beat in beats for each in _models_of(beat, adapter, hidden) if each.base == model
+    )
     for found, _ in workers.most_common():
         if all(any(found.is_served_by(view.heartbeat) for view in instances(role)) for role in TARGET_ROLES):
             return found
@@ -111,17 +126,23 @@ def contends(ahead: ModelIdentity, behind: ModelIdentity, workers: Iterable[Anno
     return ahead.base == behind.base and all(map(ahead.is_served_by, beats))
 
 
-def _models_of(beat: Heartbeat, adapter: str) -> list[ModelIdentity]:
-    """The worker's model, with each adapter of that name that it has loaded; by itself where that is ""."""
+def _models_of(beat: Heartbeat, adapter: str, hidden: Collection[tuple[str, str]]) -> list[ModelIdentity]:
+    """The worker's model, with each adapter of that name that it has loaded and that is not `hidden`; by
+    itself where that is ""."""
     model = ModelIdentity.of(beat)
     if not adapter:
         return [model]
+    if (beat.model, adapter) in hidden:
+        return []
     found = (each for each in beat.worker.adapters if each.name == adapter and each.digest)
     return [replace(model, adapter=AdapterId(each.name, each.digest)) for each in found]
 
 
-def _no_adapter(model: str, wanted: str, workers: Sequence[Heartbeat]) -> NotFound:
-    names = sorted({each.name for beat in workers for each in beat.worker.adapters if each.digest})
+def _no_adapter(
+    model: str, wanted: str, workers: Sequence[Heartbeat], hidden: Collection[tuple[str, str]]
+) -> NotFound:
+    loaded = {each.name for beat in workers for each in beat.worker.adapters if each.digest}
+    names = sorted(name for name in loaded if (model, name) not in hidden)
     shown = ", ".join(f"{model}:{name}" for name in names[:MAX_NAMED])
     more = ", …" if len(names) > MAX_NAMED else ""
     there_is = f"send {model} or one of {shown}{more}" if names else f"it has none now, send {model}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from services.gateway.fleet.default_sampling import defaults_in_force
-from services.gateway.fleet.model_identity import find_model
+from services.gateway.fleet.model_identity import find_model, hidden_adapters
 from shared.bus.fleet import FleetView, InstanceView
 from shared.roles import REQUIRED_ROLES, TARGET_ROLES
 from shared.sampling.defaults import SamplingDefault
@@ -28,22 +28,27 @@ class ServedModel:
     default_sampling: tuple[SamplingDefault, ...] = ()
 
 
-def served_models(fleet: FleetView) -> tuple[ServedModel, ...]:
-    """Return the models of decode workers by name, each before its adapters, then those that embed."""
+def served_models(fleet: FleetView, tenant: str = "") -> tuple[ServedModel, ...]:
+    """Return the models of decode workers by name, each before its adapters for the tenant, then those that
+    embed."""
     beats = [view.heartbeat for view in fleet.instances("decode")]
+    hidden = hidden_adapters(beats, tenant)
     generating = {beat.model for beat in beats}
     generating |= {
-        f"{beat.model}:{each.name}" for beat in beats for each in beat.worker.adapters if each.digest
+        f"{beat.model}:{each.name}"
+        for beat in beats
+        for each in beat.worker.adapters
+        if each.digest and (beat.model, each.name) not in hidden
     }
     embedding = {view.heartbeat.model for view in fleet.instances(EMBEDDING_ROLE)}
-    found = [_generating_model(fleet, name) for name in generating]
+    found = [_generating_model(fleet, name, tenant) for name in generating]
     found += [_embedding_model(fleet, name) for name in embedding]
     return tuple(sorted(found, key=lambda model: (model.embeds, model.name)))  # many clients take the first
 
 
-def _generating_model(fleet: FleetView, name: str) -> ServedModel:
+def _generating_model(fleet: FleetView, name: str, tenant: str) -> ServedModel:
     """Return the model that a request gets by a name that several have: no request is served by two."""
-    identity = find_model(name, fleet.instances)
+    identity = find_model(name, fleet.instances, tenant)
     views = [
         view
         for role in REQUIRED_ROLES

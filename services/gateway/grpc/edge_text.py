@@ -45,10 +45,10 @@ class TextEdge(rpc.InferenceServicer):
         context: AnyCall,
     ) -> pb.ListModelsResponse:
         try:
-            self._ingress.identify(call_authorization(context))
+            key = self._ingress.identify(call_authorization(context))
         except PenstockError as error:
             await abort_call(context, error)
-        return pb.ListModelsResponse(models=[_model(model) for model in self._text_asks.models()])
+        return pb.ListModelsResponse(models=[_model(model) for model in self._text_asks.models(key)])
 
     async def Tokenize(  # noqa: N802 - gRPC's name
         self, request: pb.TokenizeRequest, context: AnyCall

@@ -63,16 +63,16 @@ class Pages:
     async def models(self, call: HttpCall) -> web.Response:
         """List the models, generating ones first: many programs take the first of the list."""
         try:
-            self._ingress.identify(call.authorization)
+            key = self._ingress.identify(call.authorization)
         except PenstockError as error:
             return call.error(error)
-        models = sorted(self._text_asks.models(), key=lambda model: model.embeds)
+        models = sorted(self._text_asks.models(key), key=lambda model: model.embeds)
         return call.json({"object": "list", "data": [_model(model) for model in models]})
 
     async def model(self, call: HttpCall, name: str) -> web.Response:
         try:
-            self._ingress.identify(call.authorization)
-            served = {model.name: model for model in self._text_asks.models()}
+            key = self._ingress.identify(call.authorization)
+            served = {model.name: model for model in self._text_asks.models(key)}
             if not served:
                 raise Unavailable("no model is served now: retry later", hop="decode")
             return call.json(_model(served[served_model(name, set(served))]))

@@ -69,7 +69,7 @@ class TextPages(AskPages):
         special = body.flag("add_special_tokens", default=True)
         prompt = self._ingress.validate(_prompt(body))
         found = await self._text_asks.tokenize(key, prompt, deadline, add_special_tokens=special)
-        context = {model.name: model.context_tokens for model in self._text_asks.models()}
+        context = {model.name: model.context_tokens for model in self._text_asks.models(key)}
         longest = context.get(found.model) or None
         return {"tokens": found.token_ids, "count": len(found.token_ids), "max_model_len": longest}
 

@@ -27,7 +27,7 @@ class AdmissionGate:
         instances = self._context.fleet.instances
         if not instances("decode"):
             return
-        model = find_model(request.model, instances)
+        model = find_model(request.model, instances, request.tenant)
         self._check_class(model, request)
         self.check_turn(model, request, budget)
         self.check_prompt(model, budget)

@@ -160,7 +160,7 @@ class CachedResponse:
         models: tuple[ModelIdentity, ...] = (model,)
         if request.retrieval.passages:
             adapter = context.config.retrieval_adapter
-            models = (model, with_adapter(model, adapter, context.fleet.instances))
+            models = (model, with_adapter(model, adapter, context.fleet.instances, request.tenant))
         rewriter = context.question_rewriter.identity
         key = response_key(request, models, fleet_key_bytes(context.config.fleet_key), rewriter)
         retriever = self._retriever_of(key)

@@ -80,7 +80,7 @@ class Preparation:
         """Return what to route, or None when an earlier answer is on its way out. Raises why it cannot be
         routed."""
         request = self._scope.request
-        model = await self._preprocessor.admit_request(request.model)
+        model = await self._preprocessor.admit_request(request)
         self._state.begin_phase(RequestPhase.ADMIT, model.served_name)
         self._timeline.mark_phase("admit")
         request = resolve_sampling(request, defaults_in_force(model, self._context.fleet.instances))
@@ -106,7 +106,7 @@ class Preparation:
         found, told = asked.retrieved, model
         if found.passages:
             adapter = self._context.config.retrieval_adapter
-            told = with_adapter(model, adapter, self._context.fleet.instances)
+            told = with_adapter(model, adapter, self._context.fleet.instances, request.tenant)
         self._state.begin_phase(RequestPhase.TOKENIZE)
         layout, prompt = await self._tokenize(request, told, found.passages)
         places = prompt.passage_places

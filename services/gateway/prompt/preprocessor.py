@@ -89,11 +89,11 @@ class Preprocessor:
         self._read: tuple[Tokenize, Prompt] | None = None
         """The last tokenization: what was asked, and its answer."""
 
-    async def admit_request(self, wanted_model: str) -> ModelIdentity:
+    async def admit_request(self, request: Request) -> ModelIdentity:
         """The model, once there is a worker; raises NotFound when it is not served."""
         workers = partial(self._fleet.instances, "decode")
         await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
-        return find_model(wanted_model, self._fleet.instances)
+        return find_model(request.model, self._fleet.instances, request.tenant)
 
     async def retrieve_passages(
         self,

@@ -77,7 +77,9 @@ class Warmer:
         if config.warm_while_retrieving == WARM_OFF or scored or not calm:
             return
         self._begun = True
-        self._model = with_adapter(model, config.retrieval_adapter, self._context.fleet.instances)
+        self._model = with_adapter(
+            model, config.retrieval_adapter, self._context.fleet.instances, request.tenant
+        )
         head_bytes = request.prompt_bytes - len(request.question.encode())
         if head_bytes >= config.warm_min_tokens:  # else it is too short, whatever its tokens are
             self._start(self._warm_head)

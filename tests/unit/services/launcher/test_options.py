@@ -17,7 +17,7 @@ from shared.config.fields import text_of_value
 from shared.config.named_corpus import NamedCorpus
 from shared.config.settings import load_config
 from shared.errors import InvalidRequest
-from shared.files.adapter_file import put_adapters, read_adapter_file
+from shared.files.adapter_file import WantedAdapter, put_adapters, read_adapter_file
 from shared.process.cores import usable_cores
 
 
@@ -352,19 +352,21 @@ def test_a_speculator_may_follow_another_one(tmp_path: Path) -> None:
 
 
 def test_adapters_of_the_command_line_are_those_that_a_stack_begins_with(tmp_path: Path) -> None:
-    argv = ["--state-dir", str(tmp_path), "--adapter", f"sql={tmp_path}", "--adapter", f"chat={tmp_path}"]
+    argv = ["--state-dir", str(tmp_path), "--adapter", f"sql={tmp_path}"]
+    argv += ["--adapter", f"chat@acme+rival={tmp_path}"]
     prepare_adapter_file(parse_options(argv, {"PENSTOCK_MODEL_SERVED_NAME": "m"}))
     wanted = [
-        (each.base, each.name, each.directory) for each in read_adapter_file(tmp_path / ADAPTER_FILE_NAME)
+        (each.base, each.name, each.directory, each.tenants)
+        for each in read_adapter_file(tmp_path / ADAPTER_FILE_NAME)
     ]
-    assert wanted == [("m", "sql", str(tmp_path)), ("m", "chat", str(tmp_path))]
+    assert wanted == [("m", "sql", str(tmp_path), ()), ("m", "chat", str(tmp_path), ("acme", "rival"))]
     prepare_adapter_file(parse_options(argv[:2], {}))
     assert read_adapter_file(tmp_path / ADAPTER_FILE_NAME) == ()
 
 
 def test_they_are_added_to_a_file_of_the_user(tmp_path: Path) -> None:
     environ = in_file(tmp_path, '[model]\nadapter_file = "mine.toml"\n')
-    put_adapters(tmp_path / "mine.toml", [("penstock-demo", "chat", "/chat")])
+    put_adapters(tmp_path / "mine.toml", [WantedAdapter("penstock-demo", "chat", "/chat")])
     prepare_adapter_file(parse_options(["--adapter", f"sql={tmp_path}"], environ))
     assert [each.name for each in read_adapter_file(tmp_path / "mine.toml")] == ["chat", "sql"]
 

@@ -11,15 +11,18 @@ from shared.errors import InvalidRequest, NotFound
 from shared.files.adapter_file import (
     MAX_ADAPTER_FILE_BYTES,
     MAX_ADAPTER_NAME_CHARS,
+    MAX_ADAPTER_TENANTS,
     MAX_ADAPTERS_LISTED,
     MAX_BASE_CHARS,
     MAX_DIRECTORY_CHARS,
     AdapterEntry,
+    WantedAdapter,
     adapter_name_problem,
     parse_adapters,
     put_adapters,
     read_adapter_file,
     remove_adapter,
+    split_adapter_tenants,
 )
 
 
@@ -42,10 +45,13 @@ def test_one_that_must_be_there_is_missed(file: Path) -> None:
 
 
 def test_what_was_put_is_read_again_whatever_its_texts_hold(file: Path) -> None:
-    wanted = [("org/m", "sql", '/a "quoted" \\ folder/ü🙂'), ("m:8b", "Chat-1.0_x", "/chat")]
+    wanted = [
+        WantedAdapter("org/m", "sql", '/a "quoted" \\ folder/ü🙂', ("acme", "rival-2")),
+        WantedAdapter("m:8b", "Chat-1.0_x", "/chat", ()),
+    ]
     put = put_adapters(file, wanted)
     assert read_adapter_file(file) == put
-    assert [(each.base, each.name, each.directory) for each in put] == wanted
+    assert [(each.base, each.name, each.directory, each.tenants) for each in put] == wanted
 
 
 def test_a_directory_that_is_relative_counts_from_the_file(file: Path) -> None:
@@ -54,14 +60,58 @@ def test_a_directory_that_is_relative_counts_from_the_file(file: Path) -> None:
 
 
 def test_putting_an_adapter_again_takes_its_place_under_a_later_version(file: Path) -> None:
-    (first, other) = put_adapters(file, [("m", "sql", "/sql"), ("m", "chat", "/chat")])
-    (again,) = put_adapters(file, [("m", "sql", "/sql")])
+    (first, other) = put_adapters(
+        file, [WantedAdapter("m", "sql", "/sql"), WantedAdapter("m", "chat", "/chat")]
+    )
+    (again,) = put_adapters(file, [WantedAdapter("m", "sql", "/sql")])
     assert read_adapter_file(file) == (again, other)
     assert again.version > first.version
 
 
+def test_an_adapter_that_is_put_again_is_for_no_others_than_before_unless_that_is_said(file: Path) -> None:
+    put_adapters(file, [WantedAdapter("m", "sql", "/sql", ("acme",))])
+    (again,) = put_adapters(file, [WantedAdapter("m", "sql", "/newer")])
+    assert (again.directory, again.tenants) == ("/newer", ("acme",))
+    (others,) = put_adapters(file, [WantedAdapter("m", "sql", "/newer", ("rival", "third"))])
+    assert read_adapter_file(file) == (others,)
+    assert others.tenants == ("rival", "third")
+
+
+MANY = tuple(f"t{number}" for number in range(MAX_ADAPTER_TENANTS + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "tenants"),
+    [
+        ("sql", "sql", None),
+        ("sql@acme", "sql", ("acme",)),
+        ("sql@acme+rival-2", "sql", ("acme", "rival-2")),
+        ("sql@" + "+".join(MANY[:-1]), "sql", MANY[:-1]),
+    ],
+)
+def test_tenants_stand_behind_the_name_of_an_adapter(
+    text: str, name: str, tenants: tuple[str, ...] | None
+) -> None:
+    assert split_adapter_tenants(text) == (name, tenants)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a b@acme", "'a b' is no name"),
+        ("sql@", "'' is no tenant's name"),
+        ("sql@Acme", "'Acme' is no tenant's name"),
+        ("sql@acme+", "'' is no tenant's name"),
+        ("sql@" + "+".join(MANY), f"an adapter has at most {MAX_ADAPTER_TENANTS} tenants, not {len(MANY)}"),
+    ],
+)
+def test_what_is_no_name_with_tenants_is_said_to_be_none(text: str, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        split_adapter_tenants(text)
+
+
 def test_the_same_name_over_two_models_is_two_adapters(file: Path) -> None:
-    put_adapters(file, [("m", "sql", "/a"), ("n", "sql", "/b")])
+    put_adapters(file, [WantedAdapter("m", "sql", "/a"), WantedAdapter("n", "sql", "/b")])
     remove_adapter(file, "m", "sql")
     assert [(each.base, each.directory) for each in read_adapter_file(file)] == [("n", "/b")]
 
@@ -69,21 +119,21 @@ def test_the_same_name_over_two_models_is_two_adapters(file: Path) -> None:
 def test_what_is_not_there_cannot_be_removed_and_what_is_is_named(file: Path) -> None:
     with pytest.raises(NotFound, match="has no m:sql: there is nothing"):
         remove_adapter(file, "m", "sql")
-    put_adapters(file, [("m", "chat", "/chat")])
+    put_adapters(file, [WantedAdapter("m", "chat", "/chat")])
     with pytest.raises(NotFound, match="has no m:sql: there is m:chat"):
         remove_adapter(file, "m", "sql")
 
 
 def test_services_of_other_users_may_read_it(file: Path) -> None:
-    put_adapters(file, [("m", "sql", "/sql")])
+    put_adapters(file, [WantedAdapter("m", "sql", "/sql")])
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
 def test_a_change_that_cannot_be_leaves_the_file_as_it_was(file: Path) -> None:
-    put_adapters(file, [("m", "sql", "/sql")])
+    put_adapters(file, [WantedAdapter("m", "sql", "/sql")])
     before = file.read_bytes()
     with pytest.raises(InvalidRequest, match="is no name for an adapter"):
-        put_adapters(file, [("m", "a b", "/sql")])
+        put_adapters(file, [WantedAdapter("m", "a b", "/sql")])
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]
 
@@ -114,6 +164,11 @@ def test_a_name_is_one(name: str) -> None:
         (entry(version=-1), "has a wrong version"),
         (entry(version="true"), "has a wrong version"),
         (entry(version=1 << 63), "has a wrong version"),
+        (entry() + 'tenants = "acme"\n', "adapter 1 has wrong tenants: write a list of names"),
+        (entry() + "tenants = []\n", "adapter 1 has wrong tenants: write a list of names"),
+        (entry() + "tenants = [1]\n", "adapter 1: '1' is no tenant's name"),
+        (entry() + 'tenants = ["a b"]\n', "adapter 1: 'a b' is no tenant's name"),
+        (entry() + f"tenants = {[*MANY]}\n", f"adapter 1: an adapter has at most {MAX_ADAPTER_TENANTS}"),
     ],
 )
 def test_what_a_file_may_not_say_is_named(file: Path, text: str, why: str) -> None:

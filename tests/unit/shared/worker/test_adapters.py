@@ -9,7 +9,7 @@ import pytest
 
 from shared.engine import AdapterInfo, Engine
 from shared.errors import Overloaded
-from shared.files.adapter_file import put_adapters, remove_adapter
+from shared.files.adapter_file import WantedAdapter, put_adapters, remove_adapter
 from shared.messages import MAX_REPORTED_CHARS, NO_ADAPTER, AdapterId, AdapterReport
 from shared.worker.adapters import WorkerAdapters
 from tests.support import metric
@@ -37,11 +37,17 @@ def folders(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[st
 
 def put(file: Path, **directories: str) -> int:
     """The version of these entries over the model `m`."""
-    return put_adapters(file, [("m", name, directory) for name, directory in directories.items()])[0].version
+    return put_adapters(
+        file, [WantedAdapter("m", name, directory) for name, directory in directories.items()]
+    )[0].version
 
 
 def empty(file: Path) -> None:
     file.write_text("")
+
+
+def take_out(file: Path, tenant: str) -> None:
+    file.write_text(file.read_text().replace(f', "{tenant}"', ""))
 
 
 def report(adapters: WorkerAdapters) -> AdapterReport:
@@ -59,13 +65,37 @@ async def test_what_the_file_says_over_its_model_is_loaded_and_told(
     engine: Engine, file: Path, folders: list[str]
 ) -> None:
     version = put(file, sql=folders[0])
-    put_adapters(file, [("other", "chat", folders[1])])
+    put_adapters(file, [WantedAdapter("other", "chat", folders[1])])
     adapters = await following(file, engine)
     (info,) = engine.adapters
     told = report(adapters)
     assert told == AdapterReport("sql", version, info.digest, info.rank, "")
     assert adapters.engine_name(AdapterId("sql", told.digest)) == info.name
     assert metric.value("penstock_adapters") == 1
+
+
+async def test_a_change_of_tenants_is_told_at_once_and_loads_nothing(
+    engine: Engine, file: Path, folders: list[str]
+) -> None:
+    (entry,) = put_adapters(file, [WantedAdapter("m", "sql", folders[0], ("acme", "rival"))])
+    adapters = await following(file, engine)
+    assert report(adapters).tenants == ("acme", "rival")
+    loaded = engine.adapters
+    take_out(file, "rival")
+    await adapters.follow(engine)
+    assert (report(adapters).tenants, report(adapters).version) == (("acme",), entry.version)
+    assert engine.adapters == loaded
+
+
+async def test_tenants_of_a_version_that_cannot_be_loaded_count_for_the_one_before(
+    engine: Engine, file: Path, folders: list[str]
+) -> None:
+    put_adapters(file, [WantedAdapter("m", "sql", folders[0])])
+    adapters = await following(file, engine)
+    put_adapters(file, [WantedAdapter("m", "sql", "/nowhere", ("acme",))])
+    await adapters.follow(engine)
+    told = report(adapters)
+    assert (bool(told.digest), bool(told.error), told.tenants) == (True, True, ("acme",))
 
 
 @pytest.mark.usefixtures("file")  # it empties the engine

@@ -153,6 +153,43 @@ def test_an_error_lists_so_many_adapters_and_no_more(count: int, more: str) -> N
         find_model("m:x", Views(view("decode", OURS, 0, *adapters)))
 
 
+def private(*tenants: str, number: int = 0, adapter: AdapterId = SQL) -> InstanceView:
+    """A decode worker with an adapter that is for these tenants alone, and one for everybody."""
+    reports = (
+        AdapterReport(adapter.name, 1, adapter.digest, 8, "", tenants),
+        AdapterReport("chat", 1, "d", 8),
+    )
+    shown = view("decode", OURS, number)
+    worker = replace(shown.heartbeat.worker, adapters=reports)
+    return InstanceView(replace(shown.heartbeat, worker=worker), 0.0)
+
+
+def test_an_adapter_is_found_by_its_tenants_and_by_nobody_else() -> None:
+    views = Views(private("acme", "third"))
+    assert find_model("m:sql", views, "acme") == find_model("m:sql", views, "third") == over(OURS, SQL)
+    for tenant in ("rival", "", "acm"):
+        told = []
+        for wanted in ("sql", "nosql"):
+            with pytest.raises(NotFound) as refused:
+                find_model(f"m:{wanted}", views, tenant)
+            told.append(refused.value.message.replace("nosql", "sql"))
+        assert told[0] == told[1] == "model 'm' has no adapter 'sql': send m or one of m:chat"
+
+
+def test_an_adapter_is_hidden_as_soon_as_one_worker_says_so() -> None:
+    views = Views(private(), private("acme", number=1, adapter=SQL_NEWER))
+    assert find_model("m:sql", views, "acme").adapter.name == "sql"
+    with pytest.raises(NotFound):
+        find_model("m:sql", views, "rival")
+
+
+def test_passages_of_another_tenant_are_answered_from_without_the_adapter() -> None:
+    prefill = view("prefill", OURS, 0, SQL)
+    views = Views(private("acme"), prefill)
+    assert with_adapter(OURS, "sql", views, "acme") == over(OURS, SQL)
+    assert with_adapter(OURS, "sql", views, "rival") == OURS
+
+
 def test_an_adapter_that_could_not_be_loaded_is_none() -> None:
     with pytest.raises(NotFound, match="has no adapter 'sql'"):
         find_model("m:sql", Views(view("decode", OURS, 0, AdapterId("sql", ""))))
