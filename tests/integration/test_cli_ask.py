@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,11 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from tests.integration.generate_peer import Context, GeneratePeer, end, finished, prompt, text
 from tests.support.certificate import make_certificate
+from tests.support.terminal import Terminal
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 40
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @pytest.fixture
@@ -104,12 +107,54 @@ def test_sources_are_numbered_as_the_answer_cites_them_and_those_left_out_come_l
 
     peer.script = script
     assert ask(peer, "hi", "--retrieve").stderr.splitlines() == [
-        "[1] c\N{REPLACEMENT CHARACTER}.md (0.50)",
+        "[1] c\x1b.md (0.50)",
         "[2] a.md (0.50)",
         "[-] b.pdf, page 7 (0.50)",
-        "penstock ask: searched for: Where is Oslo? How big\N{REPLACEMENT CHARACTER} is it?",
+        "penstock ask: searched for: Where is Oslo? How big\x1b is it?",
         "penstock ask: the prompt had no room for 1 of 3 passages",
     ]
+
+
+HOSTILE = "one\x1b]0;two\x07 three\x9b31m\tfour\rfive\n"
+
+
+def hostile(*_: object) -> Iterator[pb.GenerateEvent]:
+    passage = pb.RetrievedPassage(source="a\x1b[2J.md", score=0.5, prompt_place=1)
+    yield prompt(passages=[passage], warning="so\x1b[0m-so", retrieval_query="what\x1bc?")
+    yield text(HOSTILE[:4], 7)
+    yield text(HOSTILE[4:], 8)
+    error = pb.Error(code="internal", message="it\x1b[1m broke")
+    yield end(pb.OUTCOME_FAILED, error=error)
+
+
+def test_no_answer_moves_the_cursor_of_a_terminal(peer: GeneratePeer) -> None:
+    peer.script = hostile
+    with Terminal(command("--grpc", peer.address, "hi")) as terminal:
+        terminal.end()
+    assert not CONTROLS.search(terminal.shown)
+    assert terminal.shown.splitlines() == [
+        "[1] a\\x1b[2J.md (0.50)",
+        "penstock ask: searched for: what\\x1bc?",
+        "penstock ask: so\\x1b[0m-so",
+        "one\\x1b]0;two\\x07 three\\x9b31m\tfour\\x0dfive",
+        "penstock ask: failed: it\\x1b[1m broke",
+    ]
+
+
+def test_json_on_a_terminal_means_the_same_and_moves_no_cursor(peer: GeneratePeer) -> None:
+    peer.script = hostile
+    with Terminal(command("--grpc", peer.address, "hi", "--json")) as terminal:
+        terminal.end()
+    assert not CONTROLS.search(terminal.shown)
+    events = [json.loads(line) for line in terminal.shown.splitlines()]
+    assert "".join(event.get("text", "") for event in events) == HOSTILE
+
+
+def test_a_pipe_gets_an_answer_byte_for_byte(peer: GeneratePeer) -> None:
+    peer.script = hostile
+    argv = command("--grpc", peer.address, "hi")
+    done = subprocess.run(argv, capture_output=True, timeout=TIMEOUT_S, check=False, env=environ())
+    assert done.stdout == HOSTILE.encode()
 
 
 def test_the_timeline_follows_the_text_in_the_order_of_time(peer: GeneratePeer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from tests.support.data import REPOSITORY
 from tests.support.terminal import CTRL_D, TIMEOUT_S, Terminal
 
 PROMPT = "> "
+CONTROLS = re.compile(r"\x1b\[8m|\x1b\]|[\x07\x80-\x9f]")
+"""What an answer might have the terminal do that our own view does not."""
 
 
 @pytest.fixture
@@ -185,6 +188,23 @@ def test_a_terminal_that_can_shows_markdown(peer: GeneratePeer) -> None:
         terminal.enter("/quit\n")
         assert terminal.end() == 0
     assert "\x1b[1mbold\x1b[0m" in answer
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
+def test_no_answer_moves_the_cursor(peer: GeneratePeer, term: str) -> None:
+    def hostile(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
+        yield prompt(warning="so\x1b[8m-so")
+        yield text("one\x1b]0;two\x07 three\x9b31m", 7)
+        yield end(pb.OUTCOME_FINISHED, finish_reason=pb.FINISH_REASON_STOP)
+
+    peer.script = hostile
+    with chat(peer, term=term) as terminal:
+        terminal.enter("one\n")
+        answered = terminal.until("three\\x9b31m")
+        terminal.until(PROMPT)
+    assert "penstock chat: so\\x1b[8m-so\n" in answered
+    assert "one\\x1b]0;two\\x07 three" in answered
+    assert not CONTROLS.search(terminal.shown)
 
 
 def test_ctrl_c_in_a_growing_block_leaves_what_has_come(peer: GeneratePeer) -> None:

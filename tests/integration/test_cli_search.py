@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,10 @@ from tests.integration.gateway_peers import Answer, Running
 from tests.integration.test_gateway_passages import asked, retrieving
 from tests.integration.test_gateway_text_asks import key_file
 from tests.support.data import REPOSITORY
+from tests.support.terminal import Terminal
 
 TIMEOUT_S = 40
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 LONG = "Water flows through the gate, and " * 4 + "stops.\n\n    - a list\nof \x1b[31mred things"
 
 
@@ -67,11 +70,29 @@ async def test_passages_are_shown_with_where_they_stand(nats_url: str) -> None:
         "   through the gate, and stops.\n"
         "\n"
         "       - a list\n"
-        "   of \N{REPLACEMENT CHARACTER}[31mred things\n"
+        "   of \x1b[31mred things\n"
         "\n"
         "2. other.md (0.50)\n"
         "   Short.\n"
     )
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+async def test_no_passage_moves_the_cursor_of_a_terminal(nats_url: str, options: tuple[str, ...]) -> None:
+    hostile = ScoredPassage("a\x1b[2J.md", "one\x1b]0;two\x07 three\x9b31m\tfour\nfive", 0.5)
+    async with retrieving(nats_url, lambda _: finding(hostile, warning="so\x1b[0m-so")) as (_, running):
+        argv = ("-m", "services.cli", "search", "--grpc", running.server.address, "which?", *options)
+        with Terminal((sys.executable, *argv)) as terminal:
+            assert await asyncio.to_thread(terminal.end) == 0
+    assert not CONTROLS.search(terminal.shown)
+    if options:
+        (passage,) = json.loads(terminal.shown)["passages"]
+        assert (passage["source"], passage["text"]) == (hostile.source, hostile.text)
+    else:
+        assert terminal.shown.startswith(
+            "1. a\\x1b[2J.md (0.50)\n   one\\x1b]0;two\\x07 three\\x9b31m  four\n   five\n"
+        )
+        assert "penstock search: so\\x1b[0m-so\n" in terminal.shown
 
 
 async def test_json_is_one_object_with_all_that_is_known(nats_url: str) -> None:

@@ -13,6 +13,7 @@ from services.cli.ask.chat_session import ChatSession, TextView
 from services.cli.ask.gateway_channel import add_gateway_options, open_gateway
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.live_text import redraws_text
+from services.cli.view.terminal_text import text_sink
 from shared.errors import InvalidRequest, Unavailable
 from shared.process.quiet_end import EXIT_INTERRUPTED, interrupts_end_at_once
 
@@ -57,8 +58,8 @@ def main(argv: Sequence[str]) -> int:
             gateway,
             template,
             args.system,
-            sys.stdout,
-            sys.stderr,
+            text_sink(sys.stdout),
+            text_sink(sys.stderr),
             retrieve=args.retrieve,
             view=_markdown_view(),
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.ask.generate_call import OpenGateway, interrupted_terminal, show_answer
 from services.cli.view.answer_output import TextOutput, terminal_width
+from services.cli.view.terminal_text import TextSink
 from services.cli.view.timeline_table import timeline_table
 
 MARK = "/"
@@ -30,7 +31,7 @@ class TextView(Protocol):
 class ChatOutput(TextOutput):
     """Shows an answer, by `view` where there is one, and keeps it."""
 
-    def __init__(self, out: TextIO, err: TextIO, view: TextView | None) -> None:
+    def __init__(self, out: TextSink, err: TextSink, view: TextView | None) -> None:
         super().__init__(out, err, command="penstock chat")
         self._view = view
         self.pieces: list[str] = []
@@ -57,8 +58,8 @@ class ChatSession:
         gateway: OpenGateway,
         template: pb.GenerateRequest,
         system: str | None,
-        out: TextIO,
-        err: TextIO,
+        out: TextSink,
+        err: TextSink,
         *,
         retrieve: bool = False,
         view: TextView | None = None,

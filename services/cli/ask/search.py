@@ -17,7 +17,8 @@ from services.cli.ask.generate_call import EXIT_CODES, OpenGateway, terminal_of
 from services.cli.ask.retrieval_options import add_search_options, metadata_filters
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.answer_output import sentence, terminal_width
-from services.cli.view.passage_view import passage_fields, passage_head, printable_text
+from services.cli.view.passage_view import passage_fields, passage_head
+from services.cli.view.terminal_text import escaped_controls, json_sink, text_sink
 from shared.errors import InvalidRequest, Unavailable
 
 METHOD = "/penstock.v1.Inference/Retrieve"
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
             found = _search(gateway, request, args.deadline)
         except grpc.RpcError as error:
             terminal = terminal_of(error, gateway.address)
-            print(f"penstock search: {sentence(terminal)}", file=sys.stderr)
+            print(f"penstock search: {sentence(terminal)}", file=text_sink(sys.stderr))
             return EXIT_CODES.get(terminal.outcome, EXIT_FAILED)
     _show(found, as_json=args.json)
     return 0
@@ -99,25 +100,27 @@ def _search(
 
 def _show(found: pb.RetrieveResponse, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(_plain(found), ensure_ascii=False))
+        print(json.dumps(_plain(found), ensure_ascii=False), file=json_sink(sys.stdout))
         return
-    width = terminal_width()
+    width, out, err = terminal_width(), text_sink(sys.stdout), text_sink(sys.stderr)
+    shown = escaped_controls if sys.stdout.isatty() else str  # before lines are cut, for their width
     for number, passage in enumerate(found.passages, start=1):
-        print("\n".join(_lines(number, passage, width)), end="\n\n" if number < len(found.passages) else "\n")
+        lines = _lines(number, passage, shown(passage.text), width)
+        print("\n".join(lines), end="\n\n" if number < len(found.passages) else "\n", file=out)
     if not found.passages:
-        print("penstock search: nothing was found", file=sys.stderr)
+        print("penstock search: nothing was found", file=err)
     if found.degraded:
-        print(f"penstock search: searched with less: {found.degraded}", file=sys.stderr)
+        print(f"penstock search: searched with less: {found.degraded}", file=err)
     if found.warning:
-        print(f"penstock search: {found.warning}", file=sys.stderr)
+        print(f"penstock search: {found.warning}", file=err)
 
 
-def _lines(number: int, passage: pb.RetrievedPassage, width: int) -> Iterator[str]:
+def _lines(number: int, passage: pb.RetrievedPassage, text: str, width: int) -> Iterator[str]:
     yield f"{number}. {passage_head(passage)}"
-    for line in passage.text.splitlines():
-        yield from textwrap.wrap(
-            printable_text(line), width, initial_indent=INDENT, subsequent_indent=INDENT, tabsize=4
-        ) or [""]
+    for line in text.splitlines():
+        yield from textwrap.wrap(line, width, initial_indent=INDENT, subsequent_indent=INDENT, tabsize=4) or [
+            ""
+        ]
 
 
 def _plain(found: pb.RetrieveResponse) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Show answers, passages and tables on a terminal or in a pipe.
 
 table              columns of text
+terminal_text      text of others, which no terminal is to obey
 live_text          lines that are redrawn in place
 terminal_markdown  Markdown as escape sequences
 markdown_view      an answer's Markdown while it comes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.view.passage_view import passage_fields, passage_head, printable_text
+from services.cli.view.passage_view import passage_fields, passage_head
+from services.cli.view.terminal_text import TextSink
 from services.cli.view.timeline_table import timeline_table
 
 OUTCOMES = {
@@ -34,8 +35,8 @@ class TextOutput:
 
     def __init__(
         self,
-        out: TextIO,
-        err: TextIO,
+        out: TextSink,
+        err: TextSink,
         *,
         timeline: bool = False,
         command: str = "penstock ask",
@@ -55,7 +56,7 @@ class TextOutput:
         for passage in sorted(info.passages, key=lambda each: each.prompt_place or len(info.passages) + 1):
             print(f"[{passage.prompt_place or NO_PLACE}] {passage_head(passage)}", file=self._err)
         if info.retrieval_query:
-            searched = printable_text(" ".join(info.retrieval_query.split()))
+            searched = " ".join(info.retrieval_query.split())
             print(f"{self._command}: searched for: {searched}", file=self._err)
         if info.degraded:
             print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
@@ -94,7 +95,7 @@ class TextOutput:
 class JsonOutput:
     """One object per line; the last one has `"event": "end"`. The timeline's table goes to `err`."""
 
-    def __init__(self, out: TextIO, err: TextIO, *, timeline: bool = False) -> None:
+    def __init__(self, out: TextSink, err: TextSink, *, timeline: bool = False) -> None:
         self._out = out
         self._err = err
         self._timeline = timeline

@@ -6,7 +6,6 @@ Only lines that differ are written again, and all of a change in one piece: noth
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -17,13 +16,11 @@ from rich.text import Text
 
 from services.cli.view.live_text import ERASE_BELOW, ERASE_LINE_END, UP
 from services.cli.view.terminal_markdown import blocks_of, render_lines, split_at_last_block
+from services.cli.view.terminal_text import escaped_controls
 
 SHARE = 0.25
 """The largest share of the time that goes into showing a growing block; what comes meanwhile waits for the
 next."""
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""All but tab and newline: nobody's text is to move the cursor."""
-_UNKNOWN = "\ufffd"
 
 
 class MarkdownView:
@@ -93,7 +90,8 @@ class MarkdownView:
 
 
 def _cleaned(text: str) -> str:
-    return _CONTROLS.sub(_UNKNOWN, text.replace("\r", ""))
+    """Nobody's text is to move the cursor."""
+    return escaped_controls(text.replace("\r", ""))
 
 
 def _common_length(before: list[str], after: list[str]) -> int:

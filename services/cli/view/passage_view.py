@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from protos.penstock.v1 import inference_pb2 as pb
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
 
 def passage_head(passage: pb.RetrievedPassage) -> str:
     """Say where a passage is from, and how well it fits."""
     page = f", page {passage.page}" if passage.page else ""
-    return f"{printable_text(passage.source)}{page} ({passage.score:.2f})"
+    return f"{' '.join(passage.source.splitlines())}{page} ({passage.score:.2f})"
 
 
 def passage_fields(passage: pb.RetrievedPassage) -> dict[str, object]:
@@ -24,8 +22,3 @@ def passage_fields(passage: pb.RetrievedPassage) -> dict[str, object]:
         "page": passage.page,
         "metadata": dict(passage.metadata),
     }
-
-
-def printable_text(text: str) -> str:
-    """Documents may hold what a terminal obeys."""
-    return "".join(each if each.isprintable() or each == "\t" else REPLACEMENT for each in text)

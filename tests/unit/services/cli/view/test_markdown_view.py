@@ -172,7 +172,7 @@ def test_a_terminal_that_is_slow_to_show_gets_several_pieces_at_once() -> None:
 
 
 def test_no_text_moves_the_cursor() -> None:
-    assert shown("a\x1b[2Jb\x07\r\n\x9bc") == "a�[2Jb�\n�c"
+    assert shown("a\x1b[2Jb\x07\r\n\x9bc") == "a\\x1b[2Jb\\x07\n\\x9bc"
 
 
 def test_answers_follow_each_other() -> None:
