@@ -52,7 +52,8 @@ class FairCache(Generic[K, V]):
 
     def peek(self, owner: str, key: K) -> V | None:
         """Return what the owner has under the key, which does not count as a use."""
-        kept = self._owners.get(owner, {}).get(key)
+        owned = self._owners.get(owner)
+        kept = None if owned is None else owned.get(key)
         return None if kept is None else kept.value
 
     def get(self, owner: str, key: K) -> V | None:
@@ -65,8 +66,8 @@ class FairCache(Generic[K, V]):
 
     def pop(self, owner: str, key: K) -> V | None:
         """Return what the owner has under the key, and forget it."""
-        owned = self._owners.get(owner, {})
-        if key not in owned:
+        owned = self._owners.get(owner)
+        if owned is None or key not in owned:
             return None
         kept = owned.pop(key)
         self._count(owner, -1, -kept.nbytes)

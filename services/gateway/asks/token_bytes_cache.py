@@ -9,7 +9,7 @@ from shared.deadline import Deadline
 
 ASK_TIMEOUT_S = 2.0
 MAX_KNOWN = 1 << 19
-"""Ids of all models together; then all are asked for anew."""
+"""Ids of all models together; where there would be more, all are forgotten."""
 
 
 class TokenBytesCache:
@@ -19,11 +19,13 @@ class TokenBytesCache:
 
     async def bytes_of(self, model: str, token_ids: Sequence[int]) -> list[bytes]:
         """One for each id. Raises what the last tokenizer that was asked failed with."""
-        missing = [token_id for token_id in token_ids if (model, token_id) not in self._known]
+        # What is known now stays with this call, whatever others forget while a tokenizer is asked.
+        spelled = {each: self._known[model, each] for each in token_ids if (model, each) in self._known}
+        missing = [each for each in dict.fromkeys(token_ids) if each not in spelled]
         if missing:
+            found = await self._text_asks.token_bytes(model, missing, Deadline.after(ASK_TIMEOUT_S))
+            spelled.update(zip(missing, found, strict=True))
             if len(self._known) + len(missing) > MAX_KNOWN:
                 self._known.clear()
-                missing = list(token_ids)
-            found = await self._text_asks.token_bytes(model, missing, Deadline.after(ASK_TIMEOUT_S))
-            self._known.update(zip(((model, token_id) for token_id in missing), found, strict=True))
-        return [self._known[model, token_id] for token_id in token_ids]
+            self._known.update(((model, each), spelled[each]) for each in missing)
+        return [spelled[each] for each in token_ids]

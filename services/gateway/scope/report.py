@@ -52,20 +52,21 @@ def _count_generated(model: str) -> Callable[[int], None]:
 
 
 def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline: RequestTimeline) -> None:
-    """Once per request, after its call has ended, so that no client waits for it."""
+    """Once per request, after its call has ended, so that no client waits for it.
+
+    What a client says of the time before is in its own timeline alone: what all are measured by is measured
+    here.
+    """
     count_outcome(outcome)
     if outcome.finish:
         reason = FINISH_REASONS.get(outcome.finish, outcome.finish)
         metrics.FINISHED_REQUESTS.labels(model=state.model, finish_reason=reason).inc()
     bucket = metrics.prompt_bucket(state.log.prompt_tokens)
-    if timeline.ttft_us is not None:
-        metrics.TIME_TO_FIRST_TOKEN.labels(model=state.model, prompt_tokens=bucket).observe(
-            timeline.ttft_us / 1e6
-        )
-    metrics.E2E_REQUEST_LATENCY.labels(model=state.model, prompt_tokens=bucket).observe(
-        timeline.total_us / 1e6
-    )
-    for phase in timeline.phases():
+    ttft_us, total_us = timeline.measured_ttft_us, timeline.measured_total_us
+    if ttft_us is not None:
+        metrics.TIME_TO_FIRST_TOKEN.labels(model=state.model, prompt_tokens=bucket).observe(ttft_us / 1e6)
+    metrics.E2E_REQUEST_LATENCY.labels(model=state.model, prompt_tokens=bucket).observe(total_us / 1e6)
+    for phase in timeline.measured_phases():
         metrics.HOP_SECONDS.labels(hop=hop_of_phase(phase.name), phase=phase.name).observe(
             phase.duration_us / 1e6
         )
@@ -77,6 +78,6 @@ def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline:
         error="" if outcome.error is None else str(outcome.error),
         tokens=len(state.log.ids),
         replacements=state.replacements,
-        ttft_us=timeline.ttft_us,
-        total_us=timeline.total_us,
+        ttft_us=ttft_us,
+        total_us=total_us,
     )

@@ -86,6 +86,20 @@ class RequestTimeline:
             self._timeline.mark("finish")
 
     @property
+    def measured_ttft_us(self) -> int | None:
+        """The time to the first token by this gateway's clock alone, None while no token was delivered."""
+        return self._timeline.ttft_us
+
+    @property
+    def measured_total_us(self) -> int:
+        """The time from the request's arrival on, by this gateway's clock alone."""
+        return self._timeline.marked_us
+
+    def measured_phases(self) -> list[Phase]:
+        """Return the phases from the request's arrival on, without what a client says of its way."""
+        return self._timeline.phases()
+
+    @property
     def ttft_us(self) -> int | None:
         """The time to the first token as the client sees it, None while no token was delivered."""
         ttft_us = self._timeline.ttft_us

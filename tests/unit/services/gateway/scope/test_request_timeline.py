@@ -52,6 +52,19 @@ def test_the_phases_partition_the_request() -> None:
     )
 
 
+def test_what_a_client_says_of_its_way_is_in_its_own_timeline_alone() -> None:
+    clock = FakeClock()
+    timeline = RequestTimeline(clock.unix_us() - 59_000_000, clock)
+    clock.advance(0.002)
+    timeline.add_row(())
+    timeline.mark_delivered()
+    clock.advance(0.001)
+    timeline.close_timeline()
+    assert (timeline.ttft_us, timeline.total_us) == (59_002_000, 59_003_000)
+    assert (timeline.measured_ttft_us, timeline.measured_total_us) == (2000, 3000)
+    assert [phase.name for phase in timeline.measured_phases()] == ["bus", "deliver", "decode", "finish"]
+
+
 @pytest.mark.parametrize("offset_us", [1, 61_000_000])
 def test_a_client_time_that_cannot_be_is_left_out(offset_us: int) -> None:
     clock = FakeClock()
