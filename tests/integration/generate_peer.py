@@ -29,10 +29,12 @@ TIMELINE = pb.Timeline(
 
 
 class GeneratePeer:
-    """A server with one method; `requests` keeps what it was sent, `gone` is set when a call was dropped."""
+    """A server that generates by a script and lists `models`; `requests` keeps what it was sent to generate,
+    `gone` is set when a call was dropped."""
 
     def __init__(self, tls: grpc.ServerCredentials | None = None) -> None:
         self.script: Script = lambda _request, _context: iter(())
+        self.models: list[pb.Model] = []
         self.requests: queue.Queue[pb.GenerateRequest] = queue.Queue()
         self.authorization: queue.Queue[list[str | bytes]] = queue.Queue()
         self.gone = threading.Event()
@@ -42,9 +44,13 @@ class GeneratePeer:
             request_deserializer=pb.GenerateRequest.FromString,
             response_serializer=pb.GenerateEvent.SerializeToString,
         )
-        self.server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(METHOD, {"Generate": handler}),)
+        listing = grpc.unary_unary_rpc_method_handler(
+            lambda _request, _context: pb.ListModelsResponse(models=self.models),
+            request_deserializer=pb.ListModelsRequest.FromString,
+            response_serializer=pb.ListModelsResponse.SerializeToString,
         )
+        methods = {"Generate": handler, "ListModels": listing}
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(METHOD, methods),))
         any_port = "127.0.0.1:0"
         port = (
             self.server.add_insecure_port(any_port)

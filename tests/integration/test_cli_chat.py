@@ -16,6 +16,8 @@ from tests.support.data import REPOSITORY
 from tests.support.terminal import CTRL_D, TIMEOUT_S, Terminal
 
 PROMPT = "> "
+EDITS = "\x1b[?2004h"
+"""A terminal is asked to mark what is pasted when a line begins to be edited."""
 CONTROLS = re.compile(r"\x1b\[8m|\x1b\]|[\x07\x80-\x9f]")
 """What an answer might have the terminal do that our own view does not."""
 
@@ -48,7 +50,7 @@ def endless(peer: GeneratePeer) -> None:
 def chat(peer: GeneratePeer, *argv: str, term: str = "dumb") -> Terminal:
     command = (sys.executable, "-m", "services.cli", "chat", "--grpc", peer.address, *argv)
     terminal = Terminal(command, term=term)
-    terminal.until(PROMPT)
+    terminal.until(PROMPT if term == "dumb" else EDITS)
     return terminal
 
 
@@ -91,27 +93,20 @@ def test_ctrl_c_cancels_the_answer_and_the_conversation_goes_on(peer: GeneratePe
     assert "Traceback" not in terminal.shown
 
 
-def test_ctrl_c_at_the_prompt_asks_once_and_then_ends_it(peer: GeneratePeer) -> None:
-    with chat(peer) as terminal:
-        terminal.enter("half a li")
-        terminal.until("half a li")
-        terminal.interrupt()
-        terminal.until("once more, or /quit, to leave\n" + PROMPT)
-        terminal.interrupt()
-        assert terminal.end() == 130
-    assert "Traceback" not in terminal.shown
-    assert peer.requests.empty()
-
-
-def test_the_ctrl_c_after_the_one_that_cancelled_an_answer_ends_it(peer: GeneratePeer) -> None:
+def test_ctrl_c_at_the_prompt_says_how_to_leave_and_leaves_nothing(peer: GeneratePeer) -> None:
     endless(peer)
     with chat(peer) as terminal:
         terminal.enter("one\n")
         terminal.until("it begins")
         terminal.interrupt()
         terminal.until("keyboard\n" + PROMPT)
-        terminal.interrupt()
-        assert terminal.end() == 130
+        for _ in range(2):
+            terminal.interrupt()
+            terminal.until("/quit or Ctrl-D leaves\n" + PROMPT)
+        peer.script = answer
+        terminal.enter("two\n")
+        terminal.until("answer 3\n" + PROMPT)
+    assert "Traceback" not in terminal.shown
 
 
 def test_retrieval_is_turned_on_and_off(peer: GeneratePeer) -> None:
@@ -146,7 +141,7 @@ def test_help_lists_the_commands_and_a_wrong_one_is_told(peer: GeneratePeer) -> 
     with chat(peer) as terminal:
         terminal.enter("/help\n")
         told = terminal.until(PROMPT)
-        for command in ("/retrieve on|off", "/timeline", "/clear", "/help", "/quit"):
+        for command in ("/model", "/system", "/set", "/retry", "/save", "/load", "/clear", "/quit"):
             assert command in told
         terminal.enter("/jump\n")
         terminal.until("there is no /jump; /help lists what there is\n" + PROMPT)
@@ -184,7 +179,7 @@ def test_a_terminal_that_can_shows_markdown(peer: GeneratePeer) -> None:
     with chat(peer, term="xterm-256color") as terminal:
         terminal.enter("one\n")
         answer = terminal.until("code\x1b[0m")
-        terminal.until(PROMPT)
+        terminal.until(EDITS)
         terminal.enter("/quit\n")
         assert terminal.end() == 0
     assert "\x1b[1mbold\x1b[0m" in answer
@@ -201,7 +196,6 @@ def test_no_answer_moves_the_cursor(peer: GeneratePeer, term: str) -> None:
     with chat(peer, term=term) as terminal:
         terminal.enter("one\n")
         answered = terminal.until("three\\x9b31m")
-        terminal.until(PROMPT)
     assert "penstock chat: so\\x1b[8m-so\n" in answered
     assert "one\\x1b]0;two\\x07 three" in answered
     assert not CONTROLS.search(terminal.shown)
@@ -214,7 +208,7 @@ def test_ctrl_c_in_a_growing_block_leaves_what_has_come(peer: GeneratePeer) -> N
         terminal.until("it begins")
         terminal.interrupt()
         told = terminal.until("cancelled: interrupted from the keyboard\n")
-        terminal.until(PROMPT)
+        terminal.until(EDITS)
     assert "Traceback" not in terminal.shown
     assert told.count("it begins") == 0  # it stands there already
 

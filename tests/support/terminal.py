@@ -12,7 +12,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,18 +38,25 @@ class Terminal:
     """`with Terminal(command) as terminal:` runs it; leaving ends what still runs."""
 
     def __init__(
-        self, command: Sequence[str], *, columns: int = 80, rows: int = 24, term: str = "dumb"
+        self,
+        command: Sequence[str],
+        *,
+        columns: int = 80,
+        rows: int = 24,
+        term: str = "dumb",
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        """`environ` is laid over ours."""
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             [sys.executable, "-S", "-c", TAKE_TERMINAL, *command],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             cwd=REPOSITORY,
-            env={**environ, "TERM": term},
+            env={**ours, "TERM": term, **(environ or {})},
             start_new_session=True,
         )
         os.close(theirs)

@@ -1,4 +1,4 @@
-"""`penstock chat`: a conversation in the terminal. Ctrl-C cancels an answer, not the program."""
+"""`penstock chat`: a conversation in the terminal. Ctrl-C cancels an answer, never the conversation."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.ask.ask_request import add_sampling, set_sampling
 from services.cli.ask.chat_session import ChatSession, TextView
 from services.cli.ask.gateway_channel import add_gateway_options, open_gateway
+from services.cli.ask.line_input import line_input
+from services.cli.ask.served_models import ServedModels
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.live_text import redraws_text
 from services.cli.view.terminal_text import text_sink
 from shared.errors import InvalidRequest, Unavailable
 from shared.process.quiet_end import EXIT_INTERRUPTED, interrupts_end_at_once
 
-PROMPT = "> "
+LEAVE = "/quit or Ctrl-D leaves"
 
 
 def build_chat_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock chat",
-        description="Talk with the model. Ctrl-C cancels an answer; at the prompt a second one ends the "
-        "program, as /quit and Ctrl-D do. /help lists what else can be typed. A model without a template "
-        "gets the conversation as plain text. Answers are shown as Markdown where stdout is a terminal, "
-        "without colours where NO_COLOR is set. Where stdin is no terminal, each line of it is a message.",
+        description="Talk with the model. Ctrl-C cancels an answer or clears the line; /quit and Ctrl-D "
+        "leave, /help lists what else can be typed. Lines are edited as in a shell, with a history that is "
+        "kept, and a pasted text is one message. A model without a template gets the conversation as plain "
+        "text. Answers are shown as Markdown where stdout is a terminal, without colours where NO_COLOR is "
+        "set. Where stdin is no terminal, each line of it is a message.",
         allow_abbrev=False,
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
@@ -54,15 +57,23 @@ def main(argv: Sequence[str]) -> int:
         print(f"penstock chat: {error}", file=sys.stderr)
         return EXIT_USAGE
     with gateway.channel:
+        try:
+            models = ServedModels.of(gateway)
+        except Unavailable as error:
+            print(f"penstock chat: {error}", file=sys.stderr)
+            return EXIT_FAILED
         session = ChatSession(
             gateway,
             template,
+            models,
             args.system,
             text_sink(sys.stdout),
             text_sink(sys.stderr),
             retrieve=args.retrieve,
             view=_markdown_view(),
         )
+        if sys.stdin.isatty():
+            print(models.banner(args.model, retrieve=args.retrieve), file=text_sink(sys.stderr))
         return _talk(session)
 
 
@@ -77,14 +88,12 @@ def _markdown_view() -> TextView | None:
 
 
 def _talk(session: ChatSession) -> int:
-    """The exit code: 0 when the user has enough, 130 after Ctrl-C."""
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401, PLC0415 - to have it is what makes input() know the arrow keys
-    prompt = PROMPT if sys.stdin.isatty() else ""
-    interrupted = False
+    """Return the exit code: 0 when the user has enough; a Ctrl-C where nobody types ends it."""
+    with interrupts_end_at_once():
+        lines = line_input()
     while not session.ended:
         try:
-            line = input(prompt)
+            line = lines.read()
         except EOFError:
             print(file=sys.stderr)
             return 0
@@ -93,13 +102,10 @@ def _talk(session: ChatSession) -> int:
             continue
         except KeyboardInterrupt:
             print(file=sys.stderr)
-            if interrupted or not prompt:
+            if not sys.stdin.isatty():
                 return EXIT_INTERRUPTED
-            print("once more, or /quit, to leave", file=sys.stderr)
-            interrupted = True
+            print(LEAVE, file=sys.stderr)
             continue
-        try:
-            interrupted = session.take_line(line)
-        except KeyboardInterrupt:  # just before the answer began, or just after its end
-            interrupted = True
+        with contextlib.suppress(KeyboardInterrupt):  # just before the answer began, or just after its end
+            session.take_line(line)
     return 0

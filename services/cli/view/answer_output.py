@@ -89,7 +89,11 @@ class TextOutput:
         cut = f"the answer was cut after {usage.completion_tokens} tokens"
         if usage.completion_tokens < self._max_tokens:
             return f"{cut}: the model's context is full"
-        return f"{cut}: --max-tokens {2 * usage.completion_tokens} lets it go on for longer"
+        return f"{cut}: {self.longer_answer(2 * usage.completion_tokens)}"
+
+    def longer_answer(self, tokens: int) -> str:
+        """Say how to get an answer of up to so many tokens."""
+        return f"--max-tokens {tokens} lets it go on for longer"
 
 
 class JsonOutput:
