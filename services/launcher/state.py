@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from shared.errors import InvalidRequest, Unavailable
+from shared.files.private_folder import make_private_folder
 
 LOCK_NAME = "stack.lock"
 STACK_NAME = "stack.json"
@@ -68,7 +69,7 @@ class StateDir:
     def acquire(self) -> None:
         """Raises StackRunning when another launcher lives here."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.path)
             lock = (self.path / LOCK_NAME).open("a+")
         except OSError as error:
             raise InvalidRequest(

@@ -1,6 +1,7 @@
 """Small files that several processes read and write.
 
 atomic_write    files that are whole or absent
+private_folder  nobody but their owner looks into them
 folder_lock     one writer at a time
 file_signature  whether a file has changed
 api_key_file    API keys: hashes, tenants, limits

@@ -22,6 +22,7 @@ from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.config import load_model_config
 from shared.errors import InvalidRequest
 from shared.files.atomic_write import write_file
+from shared.files.private_folder import make_private_folder
 from shared.text.tokenizer import TextTokenizer
 from shared.training.acceptance import LONGEST_DRAFT, accept_draft_model, accept_ngrams, target_answers
 from shared.training.checkpoint import load_checkpoint, save_checkpoint
@@ -209,7 +210,8 @@ class DistillRun:
         if not path.is_file():
             if (self._options.out / "config.json").exists():
                 raise InvalidRequest(f"{self._options.out} holds a model already; give another --out")
-            self._work.mkdir(parents=True, exist_ok=True)
+            self._options.out.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._work)  # prompts and answers; the draft is for who is to serve it
             write_file(path, json.dumps(asked).encode())
         elif path.read_text("utf-8") != json.dumps(asked):
             raise InvalidRequest(

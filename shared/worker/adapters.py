@@ -109,12 +109,12 @@ class WorkerAdapters:
         found = []
         for name in sorted({*self._served, *self._refused}):
             served = self._served.get(name)
-            version, digest, rank, tenants = (0, "", 0, ())
+            told = AdapterReport(name, 0, "", 0)
             if served is not None:
-                version, digest, rank = served.entry.version, served.digest, served.rank
-                tenants = served.entry.tenants
-            version, error = self._refused.get(name, (version, ""))
-            found.append(AdapterReport(name, version, digest, rank, error, tenants))
+                entry = served.entry
+                told = AdapterReport(name, entry.version, served.digest, served.rank, tenants=entry.tenants)
+            version, error = self._refused.get(name, (told.version, ""))
+            found.append(replace(told, version=version, error=error))
         return tuple(found)
 
     # ---- following the file -------------------------------------------------------------------------

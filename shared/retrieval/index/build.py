@@ -15,6 +15,7 @@ from typing import TextIO
 import structlog
 
 from shared.errors import ChecksumMismatch, InvalidRequest, NotFound, TooLarge
+from shared.files.private_folder import keep_private, make_private_folder
 from shared.retrieval.documents.seen_files import read_seen, save_seen
 from shared.retrieval.encoders.embedder import DIMENSIONS, MAX_TOKENS, Embedder
 from shared.retrieval.encoders.model_files import SHA256, WEIGHTS
@@ -86,9 +87,13 @@ def build_index(
     """
     folder = index_folder(state_dir, corpus)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         with _locked(folder, waiting):
-            return _build(corpus, folder, embedder, progress, reading, clock_ns)
+            keep_private(folder)  # also what was made when this was not so
+            try:
+                return _build(corpus, folder, embedder, progress, reading, clock_ns)
+            finally:
+                keep_private(folder)
     except OSError as error:
         raise InvalidRequest(
             f"the index cannot be kept in {folder}: {error.strerror or error}; use another --state-dir"

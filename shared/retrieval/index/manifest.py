@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shared.errors import ChecksumMismatch
-from shared.files.atomic_write import write_file
+from shared.files.atomic_write import SECRET_MODE, write_file
 from shared.retrieval.index.lexical import LEXICAL_NAMES
 from shared.retrieval.index.nearest import FLAT, KINDS, NEAREST_NAMES
 from shared.retrieval.index.passage_table import TABLE_NAMES
@@ -66,7 +66,9 @@ def other_format(folder: Path) -> object:
 
 def write_pointer(folder: Path, pointer: CurrentPointer) -> None:
     """Make that generation count, in one step. Raises OSError."""
-    write_file(folder / POINTER_NAME, json.dumps({"format": FORMAT, **asdict(pointer)}).encode())
+    write_file(
+        folder / POINTER_NAME, json.dumps({"format": FORMAT, **asdict(pointer)}).encode(), mode=SECRET_MODE
+    )
 
 
 def read_manifest(generation: Path, digest: str) -> Manifest:

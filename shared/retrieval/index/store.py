@@ -13,6 +13,8 @@
     FOLDER/unfinished.bin            vectors of an indexing that goes on (`unfinished`)
     FOLDER/lock                      held by the process that indexes
 
+It holds the text of the documents: FOLDER and all that is in it are its owner's alone (`build`).
+
 A generation is written under another name, made durable and renamed; then `current` is replaced in one step.
 Whoever is killed in between has changed nothing that counts. Readers hold a shared lock on the manifest of
 what they have open, so a generation is removed when the last of them has gone on to a newer one. All numbers
@@ -39,6 +41,7 @@ import numpy.typing as npt
 
 from shared.errors import ChecksumMismatch, InvalidRequest
 from shared.files.atomic_write import NEW_PREFIX, sync
+from shared.files.private_folder import keep_private, make_private_folder
 from shared.retrieval.index.lexical import LexicalIndex
 from shared.retrieval.index.manifest import (
     KEYS_NAME,
@@ -124,10 +127,10 @@ def save_generation(
     of the folder's lock. Raises OSError."""
     remove_unused(folder)
     generations = folder / GENERATIONS_NAME
-    generations.mkdir(exist_ok=True)
+    make_private_folder(generations)
     number = 1 + max((int(old.name) for old in generations.iterdir() if old.name.isdecimal()), default=0)
     new = generations / f"{NEW_PREFIX}{number}"
-    new.mkdir()
+    make_private_folder(new)
     index.table.save(new)
     np.save(new / VECTORS_NAME, index.vectors, allow_pickle=False)
     np.save(new / KEYS_NAME, keys, allow_pickle=False)
@@ -138,6 +141,7 @@ def save_generation(
     }
     manifest = Manifest(embedder, WORDS_FORMAT, content, len(index), index.nearest.kind, files)
     digest = write_manifest(new, manifest)
+    keep_private(new)
     for path in (*new.iterdir(), new):
         sync(path)
     new.rename(_generation_folder(folder, number))

@@ -43,6 +43,16 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
     state_dir.release()
 
 
+def test_a_state_directory_that_is_made_is_its_owner_s_alone(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir(mode=0o755)
+    state = StateDir(there / "new" / "state")
+    state.acquire()
+    state.release()
+    modes = [path.stat().st_mode & 0o777 for path in (there, there / "new", there / "new" / "state")]
+    assert modes == [0o755, 0o700, 0o700]
+
+
 def test_a_clean_end_removes_stack_json_and_frees_the_directory(tmp_path: Path) -> None:
     first = StateDir(tmp_path)
     first.acquire()

@@ -36,6 +36,31 @@ def built(corpus: Path, state: Path, embedder: HashedVectors | None = None) -> B
     return build_index(str(corpus), state, vectors, lambda *_: None, waiting=nobody, clock_ns=later_ns)
 
 
+def modes_of(folder: Path) -> dict[str, set[int]]:
+    """The modes of the folders and of the files there, the folder's own among them."""
+    found: dict[str, set[int]] = {"folder": set(), "file": set()}
+    for path in (folder, *folder.rglob("*")):
+        found["folder" if path.is_dir() else "file"].add(path.stat().st_mode & 0o777)
+    return found
+
+
+def test_an_index_is_its_owner_s_alone_also_one_that_others_could_read(tmp_path: Path) -> None:
+    corpus, state = tmp_path / "corpus", tmp_path / "state"
+    corpus.mkdir()
+    write(corpus / "a.md", "A gate of iron.")
+    before = os.umask(0)
+    try:
+        folder = built(corpus, state).folder
+        private = {"folder": {0o700}, "file": {0o600}}
+        assert modes_of(state) == private
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        built(corpus, state)  # nothing has changed
+        assert modes_of(state) == private
+    finally:
+        os.umask(before)
+
+
 def files_of(made: Built) -> dict[str, bytes]:
     generation = made.folder / "generations" / f"{made.generation:08}"
     return {name: (generation / name).read_bytes() for name in FILE_NAMES}

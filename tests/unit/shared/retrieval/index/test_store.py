@@ -43,15 +43,17 @@ def test_an_index_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert index.lexical.search(["öfen"], 1)[1].tolist() == [[1]]
 
 
-def test_who_may_read_an_index_the_umask_says(tmp_path: Path) -> None:
-    before = os.umask(0o022)
+def test_nobody_but_its_owner_reads_an_index_whatever_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0)
     try:
         save_small_index(tmp_path, "One gate.")
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
     assert {"current", "manifest.json"} < modes.keys()
-    assert set(modes.values()) == {0o644}
+    assert set(modes.values()) == {0o600}
+    folders = [path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_dir()]
+    assert folders == [0o700, 0o700]
 
 
 def test_the_newest_generation_counts_and_older_ones_go(tmp_path: Path) -> None:
