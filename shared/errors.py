@@ -33,10 +33,12 @@ class PenstockError(Exception):
     """Base of all typed errors.
 
     `message` is one sentence that says what is wrong and what to do. `hop` names the service where
-    it happened ("" when unknown). `retry_after_ms` is 0 when retrying later would not help.
+    it happened ("" when unknown). `retry_after_ms` is 0 when retrying later would not help. `counted`: the
+    call that ends with it counts in the limits of its key already. The last stays here.
     """
 
     code: ClassVar[str] = "internal"
+    counted: bool = False
 
     def __init__(self, message: str, *, hop: str = "", retry_after_ms: int = 0) -> None:
         super().__init__(message)

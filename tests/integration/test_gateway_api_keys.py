@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import aiohttp
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -26,6 +28,7 @@ from tests.integration.gateway_peers import (
     gateway,
 )
 from tests.support.client import Answer, generate
+from tests.support.http import http_client
 from tests.support.metric import value
 from tests.support.wait import until
 
@@ -280,6 +283,86 @@ async def test_tokens_that_were_not_used_are_given_back(nats_url: str, keys: Pat
             assert small.outcome == "finished"
 
 
+Refusal = Callable[[Running, aiohttp.ClientSession, Client], Awaitable[str]]
+
+
+def posting(path: str, body: object) -> Refusal:
+    async def refused(_: Running, http: aiohttp.ClientSession, client: Client) -> str:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with http.post(path, data=data, headers=dict(client.metadata)) as reply:
+            answer = await reply.json()
+        return f"{reply.status} {answer['error']['message']}"
+
+    return refused
+
+
+async def generating(running: Running, _: aiohttp.ClientSession, client: Client) -> str:
+    return (await client.ask(running, pb.GenerateRequest())).details
+
+
+async def of_no_model(running: Running, _: aiohttp.ClientSession, client: Client) -> str:
+    return (await client.ask(running, pb.GenerateRequest(text="x", model="gpt"))).details
+
+
+async def embedding(running: Running, _: aiohttp.ClientSession, client: Client) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await running.stub.Embed(pb.EmbedRequest(), metadata=client.metadata)
+    return str(refused.value.details())
+
+
+async def tokenizing(running: Running, _: aiohttp.ClientSession, client: Client) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await running.stub.Tokenize(pb.TokenizeRequest(text="x", model="gpt"), metadata=client.metadata)
+    return str(refused.value.details())
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(posting("/v1/completions", b"{"), id="no JSON"),
+        pytest.param(posting("/v1/completions", {"prompt": 1}), id="a wrong field"),
+        pytest.param(posting("/v1/chat/completions", {"messages": []}), id="no prompt"),
+        pytest.param(posting("/v1/completions", {"prompt": "x", "model": "gpt"}), id="no model"),
+        pytest.param(posting("/v1/embeddings", b"[1]"), id="embeddings: no object"),
+        pytest.param(posting("/v1/embeddings", {"input": []}), id="embeddings: no text"),
+        pytest.param(posting("/tokenize", {"prompt": "x", "model": "gpt"}), id="tokenize: no model"),
+        pytest.param(posting("/rerank", {"query": "", "documents": ["x"]}), id="rerank: blank"),
+        generating,
+        of_no_model,
+        embedding,
+        tokenizing,
+    ],
+)
+async def test_who_is_refused_for_what_it_asks_has_asked(nats_url: str, keys: Path, refusal: Refusal) -> None:
+    client = Client("a", "t", requests_per_min=2)
+    async with (
+        fleet(nats_url),
+        gateway(nats_url, api_keys=write(keys, client)) as running,
+        http_client(running.http.address) as http,
+    ):
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await running.knows(role, 1)
+        told = [await refusal(running, http, client) for _ in range(3)]
+    assert "requests_per_min" not in told[0] + told[1]
+    assert "the key a has requests_per_min = 2 and has used them up" in told[2]
+
+
+async def test_refused_requests_say_nothing_about_the_time_that_others_have(
+    nats_url: str, keys: Path
+) -> None:
+    hasty, patient = Client("hasty", "hasty"), Client("patient", "patient")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, hasty, patient)) as running:
+        assert (await finish(peers, patient.ask(running))).outcome == "finished"
+        pressure = running.registry._context.pressure
+        usual_s = pressure.usual_budget_s
+        peers["prefill-0"].say(queued_tokens=100_000, tokens_per_s=1000.0)
+        await until(lambda: running.fleet.instances("prefill")[0].heartbeat.worker.queued_tokens)
+        for _ in range(20):
+            refused = await hasty.ask(running, pb.GenerateRequest(text="x", ttft_deadline_ms=1))
+            assert refused.outcome == "shed"
+        assert pressure.usual_budget_s == usual_s > 1.0
+
+
 # ---- what was taken is given back ----------------------------------------------------------------------
 
 End = Callable[[Running, Fleet, Client], Awaitable[object]]
@@ -416,14 +499,25 @@ async def test_a_removed_key_lets_its_live_requests_finish_and_begins_no_more(
         assert (await finish(peers, new.ask(running))).outcome == "finished"
 
 
-async def test_a_key_that_is_revoked_while_its_body_comes_is_a_401(nats_url: str, keys: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", b'{"prompt": "hello"}'),
+        ("/v1/embeddings", b'{"input": "hello"}'),
+        ("/tokenize", b'{"prompt": "hello"}'),
+        ("/rerank", b'{"query": "hello", "documents": ["a"]}'),
+        ("/v1/vector_stores/default/search", b'{"query": "hello"}'),
+    ],
+)
+async def test_a_key_that_is_revoked_while_its_body_comes_is_a_401(
+    nats_url: str, keys: Path, path: str, body: bytes
+) -> None:
     one, other = Client("one", "acme"), Client("other", "acme")
     async with fleet(nats_url), gateway(nats_url, api_keys=write(keys, one, other)) as running:
         host, _, port = running.http.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        body = b'{"prompt": "hello"}'
         head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             f"Content-Type: application/json\r\nAuthorization: {one.metadata[0][1]}\r\n"
             "Expect: 100-continue\r\n\r\n"
         )

@@ -135,14 +135,14 @@ class PassageAsks:
                 found = await self._calls.ask_any(call, RETRIEVER, question, searching)
             except NotFound as error:
                 raise NoSuchCorpus(error.message, hop=error.hop) from error
-        if not isinstance(found, Retrieved):
-            raise unexpected_answer(found, RETRIEVER)
-        if found.degraded == NO_CORPUS:
-            raise NoSuchCorpus(
-                "there are no documents to search, or none yet: start the stack with --corpus, or see in "
-                "`penstock status` what is indexed",
-                hop=RETRIEVER,
-            )
+            if not isinstance(found, Retrieved):
+                raise unexpected_answer(found, RETRIEVER)
+            if found.degraded == NO_CORPUS:
+                raise NoSuchCorpus(
+                    "there are no documents to search, or none yet: start the stack with --corpus, or see in "
+                    "`penstock status` what is indexed",
+                    hop=RETRIEVER,
+                )
         return replace(found, degraded="") if found.degraded == NO_RERANK and not asked.rerank else found
 
     async def rerank(

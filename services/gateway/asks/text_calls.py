@@ -21,7 +21,7 @@ from services.gateway.prompt.role_asker import RoleAsker
 from services.gateway.request.request import MAX_MODEL_CHARS
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
-from shared.errors import InvalidRequest, NoAnswer, Overloaded, TooLarge, Unavailable
+from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, TooLarge, Unavailable
 from shared.files.api_key_file import ApiKey
 from shared.messages import MAX_EMBED_TEXT_BYTES, Message
 from shared.telemetry import metrics
@@ -85,6 +85,9 @@ class TextCalls:
         with self.begun(deadline) as call:
             try:
                 yield call
+            except PenstockError as error:
+                error.counted = True
+                raise
             finally:
                 self._admitted -= 1
                 allowance.charge(call.used_tokens)

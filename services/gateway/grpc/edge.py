@@ -18,6 +18,7 @@ from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.client_cancels import ClientCancels
 from services.gateway.session.ingress import Ingress, record_refusal
 from shared.errors import PenstockError
+from shared.files.api_key_file import ApiKey
 
 Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
 
@@ -37,11 +38,13 @@ class InferenceEdge(TextEdge):
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
         arrived = RequestTimeline(request.client_sent_unix_us)
         failed: PenstockError | None
+        key: ApiKey | None = None
         try:
             key = self._ingress.identify(call_authorization(call))
             choices = Choices.of(request)
             sessions = CallSessions.open(self._ingress, key, choices, call_remaining_s=call.time_remaining())
         except PenstockError as error:
+            self._ingress.count_refused(key, error)
             await _refuse(arrived, error, call)
             failed = error
         else:

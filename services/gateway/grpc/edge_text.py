@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc.aio
 
@@ -18,6 +18,7 @@ from services.gateway.scope.budget import answerable_s
 from services.gateway.session.ingress import Ingress
 from shared.deadline import Deadline
 from shared.errors import PenstockError
+from shared.files.api_key_file import ApiKey
 from shared.sampling.defaults import SamplingDefault
 
 AUTHORIZATION = "authorization"
@@ -54,33 +55,36 @@ class TextEdge(rpc.InferenceServicer):
         self, request: pb.TokenizeRequest, context: AnyCall
     ) -> pb.TokenizeResponse:
         deadline = self._deadline(context.time_remaining())
+        key: ApiKey | None = None
         try:
-            key = self._ingress.identify(call_authorization(context))
+            key = self._identify(context)
             valid = self._ingress.validate(_as_prompt(request))
             special = not request.HasField("add_special_tokens") or request.add_special_tokens
             found = await self._text_asks.tokenize(key, valid, deadline, add_special_tokens=special)
         except PenstockError as error:
-            await abort_call(context, error)
+            await self._refuse(context, key, error)
         return pb.TokenizeResponse(model=found.model, token_ids=found.token_ids)
 
     async def Detokenize(  # noqa: N802 - gRPC's name
         self, request: pb.DetokenizeRequest, context: AnyCall
     ) -> pb.DetokenizeResponse:
         deadline = self._deadline(context.time_remaining())
+        key: ApiKey | None = None
         try:
-            key = self._ingress.identify(call_authorization(context))
+            key = self._identify(context)
             found = await self._text_asks.detokenize(key, request.model, request.token_ids, deadline)
         except PenstockError as error:
-            await abort_call(context, error)
+            await self._refuse(context, key, error)
         return pb.DetokenizeResponse(model=found.model, text=found.text)
 
     async def Embed(self, request: pb.EmbedRequest, context: AnyCall) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
         deadline = self._deadline(context.time_remaining())
+        key: ApiKey | None = None
         try:
-            key = self._ingress.identify(call_authorization(context))
+            key = self._identify(context)
             found = await self._text_asks.embed(key, request.model, request.texts, deadline)
         except PenstockError as error:
-            await abort_call(context, error)
+            await self._refuse(context, key, error)
         rows = zip(found.vectors, found.tokens, found.truncated, strict=True)
         return pb.EmbedResponse(
             model=found.model,
@@ -94,11 +98,12 @@ class TextEdge(rpc.InferenceServicer):
         self, request: pb.RetrieveRequest, context: AnyCall
     ) -> pb.RetrieveResponse:
         deadline = self._deadline(context.time_remaining())
+        key: ApiKey | None = None
         try:
-            key = self._ingress.identify(call_authorization(context))
+            key = self._identify(context)
             found = await self._passage_asks.retrieve(key, read_passage_query(request), deadline)
         except PenstockError as error:
-            await abort_call(context, error)
+            await self._refuse(context, key, error)
         return pb.RetrieveResponse(
             corpus=found.corpus,
             passages=map(retrieved_passage, found.passages),
@@ -110,8 +115,9 @@ class TextEdge(rpc.InferenceServicer):
         self, request: pb.RerankRequest, context: AnyCall
     ) -> pb.RerankResponse:
         deadline = self._deadline(context.time_remaining())
+        key: ApiKey | None = None
         try:
-            key = self._ingress.identify(call_authorization(context))
+            key = self._identify(context)
             found = await self._passage_asks.rerank(
                 key,
                 request.model,
@@ -121,13 +127,23 @@ class TextEdge(rpc.InferenceServicer):
                 top_n=request.top_n if request.HasField("top_n") else None,
             )
         except PenstockError as error:
-            await abort_call(context, error)
+            await self._refuse(context, key, error)
         return pb.RerankResponse(
             model=found.model,
             texts=[pb.RankedText(index=place, score=found.scores[place]) for place in found.order],
             tokens=found.tokens,
             warning=found.warning,
         )
+
+    def _identify(self, context: AnyCall) -> ApiKey:
+        """Return whose call it is; raises Unauthenticated, or LimitReached where it has none left."""
+        key = self._ingress.identify(call_authorization(context))
+        self._ingress.check_rate(key)
+        return key
+
+    async def _refuse(self, context: AnyCall, key: ApiKey | None, error: PenstockError) -> NoReturn:
+        self._ingress.count_refused(key, error)
+        await abort_call(context, error)
 
     def _deadline(self, remaining_s: float | None) -> Deadline:
         """`remaining_s` is that of the call, None where it has no deadline."""

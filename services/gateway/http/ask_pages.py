@@ -29,11 +29,14 @@ class AskPages:
 
     async def _answer(self, call: HttpCall, find: Find, names: FieldNames = ()) -> web.Response:
         """`names`: what of the contract has another name on this page."""
+        key: ApiKey | None = None
         try:
             key = self._ingress.identify(call.authorization)
+            self._ingress.check_rate(key)
             body = await call.read_json()
             return call.json(await find(key, body, self._deadline(body, call.headers)))
         except PenstockError as error:
+            self._ingress.count_refused(key, error)
             return call.error(error, names=names)
 
     def _deadline(self, body: JsonFields, headers: Mapping[str, str]) -> Deadline:

@@ -19,6 +19,7 @@ from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.ingress import Ingress, record_refusal
 from services.gateway.session.response_relay import ResponseWriter
 from shared.errors import PenstockError
+from shared.files.api_key_file import ApiKey
 
 REQUEST_ID = "x-request-id"
 """The header with the id that cancels the request."""
@@ -60,6 +61,7 @@ class CompletionCalls:
     async def answer(self, call: HttpCall, read: ReadBody[A], begin: BeginAnswer[A]) -> web.StreamResponse:
         """`begin` gets the id of the first request."""
         names: FieldNames = ()
+        key: ApiKey | None = None
         try:
             key = self._ingress.identify(call.authorization)
             self._ingress.check_room(key)  # before anything is read, which costs more than the answer
@@ -68,6 +70,7 @@ class CompletionCalls:
             salt = asked.options.cache_salt
             sessions = CallSessions.open(self._ingress, key, asked.choices, cache_salt=salt)
         except PenstockError as error:
+            self._ingress.count_refused(key, error)
             record_refusal(error)
             return call.error(error, names=names)
         try:

@@ -7,8 +7,9 @@ taken out go on to their end. A file that cannot be used changes nothing until i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -24,6 +25,8 @@ from shared.files.file_signature import FileSignature, file_signature
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
+
+R = TypeVar("R")
 
 POLL_S = 1.0
 BYTES_PER_TOKEN = 4
@@ -82,6 +85,20 @@ class KeyGate:
                 hop="gateway",
             )
 
+    def check_rate(self, key: ApiKey) -> None:
+        """Raise LimitReached where the key has no request left in this minute, before anything is read."""
+        self._limited(key, self._ledger_of(key).check_rate)
+
+    def count_refused(self, key: ApiKey, error: PenstockError) -> None:
+        """Let a call that is refused for what it asks be one of the minute: else asking so would be free.
+
+        What the gateway has no room for is free, and so is what is over a limit of the key.
+        """
+        ledger = self._ledgers.get(key.hash)
+        if ledger is not None and not error.counted and isinstance(error, InvalidRequest | TooLarge):
+            error.counted = True
+            ledger.count_refused()
+
     def admit(self, key: ApiKey, request: Request) -> Allowance:
         """Take the request into the limits of the key; raises LimitReached or TooLarge."""
         ids = request.token_ids
@@ -90,12 +107,20 @@ class KeyGate:
 
     def admit_tokens(self, key: ApiKey, prompt_tokens: int, max_tokens: int, *, exact: bool) -> Allowance:
         """The same for what is no request; `exact` as in `KeyLedger.admit`."""
+        ledger = self._ledger_of(key)
+        return self._limited(key, lambda: ledger.admit(prompt_tokens, max_tokens, exact=exact))
+
+    def _ledger_of(self, key: ApiKey) -> KeyLedger:
         ledger = self._ledgers.get(key.hash)
         if ledger is None:  # taken out of the file since the call was let in
             metrics.API_KEY_REFUSALS.labels(reason="revoked_key", tenant=key.tenant).inc()
             raise Unauthenticated("this gateway does not know the API key any more: send another one")
+        return ledger
+
+    def _limited(self, key: ApiKey, use: Callable[[], R]) -> R:
+        """Return what comes of this use of the key; one that is over a limit is counted."""
         try:
-            return ledger.admit(prompt_tokens, max_tokens, exact=exact)
+            return use()
         except (LimitReached, TooLarge) as error:
             reason = error.limit if isinstance(error, LimitReached) else error.code
             metrics.API_KEY_REFUSALS.labels(reason=reason, tenant=key.tenant).inc()

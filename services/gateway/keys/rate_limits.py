@@ -1,7 +1,8 @@
 """Limit what a key uses: requests per minute, at a time, and tokens per minute. Pure, with a clock.
 
 Every limit is counted here, in one gateway. A request takes what it may need when it comes (an `Allowance`)
-and gives back what it did not use when it ends; one that is refused takes nothing.
+and gives back what it did not use when it ends. One that is refused for a limit takes nothing; one that is
+refused for what it asks is one of the minute all the same, as it has been read.
 """
 
 from __future__ import annotations
@@ -97,6 +98,15 @@ class KeyLedger:
             self._requests.take(1)
         self.live += 1
         return Allowance(self, self._requests, self._tokens, tokens, max_tokens)
+
+    def check_rate(self) -> None:
+        """Raise LimitReached while no request may come, whatever it asks for."""
+        self._check_bucket("requests_per_min", self._requests, 1)
+
+    def count_refused(self) -> None:
+        """A request that was let in is refused for what it asks."""
+        if self._requests is not None:
+            self._requests.take(1)
 
     def check_size(self, tokens: int) -> None:
         """Raise TooLarge when a request of so many tokens could never be admitted."""

@@ -19,7 +19,7 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import count_outcome
 from services.gateway.session.session import Session
 from services.gateway.session.session_registry import SessionRegistry
-from shared.errors import DeadlineExpired, Overloaded, PenstockError
+from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, PenstockError, TooLarge
 from shared.files.api_key_file import ApiKey
 
 log = structlog.get_logger()
@@ -64,7 +64,17 @@ class Ingress:
 
     def check_room(self, key: ApiKey, count: int = 1) -> None:
         """Raise why nothing of this key can be taken now, whatever it asks for: before that is read."""
+        self._key_gate.check_rate(key)
         self._registry.check_room(key.tenant, count)
+
+    def check_rate(self, key: ApiKey) -> None:
+        """Raise LimitReached where the key's calls of this minute are used up: before anything is read."""
+        self._key_gate.check_rate(key)
+
+    def count_refused(self, key: ApiKey | None, error: PenstockError) -> None:
+        """Count a call of the key, None for an unknown one, that is refused for what it asks."""
+        if key is not None:
+            self._key_gate.count_refused(key, error)
 
     def open_sessions(
         self,
@@ -88,10 +98,13 @@ class Ingress:
                 allowances += [self._key_gate.admit(key, request)]  # those before a refusal are given back
             return self._registry.open_sessions(list(zip(requests, budgets, allowances, strict=True)))
         except BaseException as error:
-            # Who asks for what cannot be had in its time has asked: else asking so would cost nothing.
-            counted = isinstance(error, DeadlineExpired | Overloaded) and not isinstance(error, LimitReached)
+            # Who asks for what cannot be had, or not in its time, has asked: else asking so would be free.
+            refused = isinstance(error, DeadlineExpired | Overloaded | InvalidRequest | TooLarge)
+            counted = refused and not isinstance(error, LimitReached)
             for allowance in allowances:
                 allowance.undo(counted=counted)
+            if isinstance(error, PenstockError) and allowances:
+                error.counted = counted
             raise
 
 

@@ -91,6 +91,17 @@ def test_a_request_that_the_gateway_had_no_room_for_is_not_counted(clock: FakeCl
     admit(ledger)
 
 
+def test_a_request_that_was_refused_for_what_it_asks_is_one_of_the_minute(clock: FakeClock) -> None:
+    ledger = KeyLedger(key(requests_per_min=2), clock)
+    ledger.check_rate()
+    ledger.count_refused()
+    ledger.count_refused()
+    with pytest.raises(LimitReached, match="requests_per_min = 2"):
+        ledger.check_rate()
+    clock.advance(30.0)
+    ledger.check_rate()
+
+
 def test_a_refused_request_takes_nothing_of_any_limit(clock: FakeClock) -> None:
     ledger = KeyLedger(key(requests_per_min=2, concurrency=1, tokens=100), clock)
     live = admit(ledger)
