@@ -62,10 +62,11 @@ class ContextExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
     @classmethod
-    def of(cls, tokens: int, context_tokens: int) -> Self:
-        """Make the error in the words that programs look for."""
+    def of(cls, tokens: int, context_tokens: int, *, at_least: bool = False) -> Self:
+        """Make the error in the words that programs look for; `at_least`: there may be more tokens."""
+        least = "at least " if at_least else ""
         return cls(
-            f"the prompt has {tokens} tokens, and the maximum context length of the model is "
+            f"the prompt has {least}{tokens} tokens, and the maximum context length of the model is "
             f"{context_tokens} tokens, those of the answer included: shorten the prompt"
         )
 

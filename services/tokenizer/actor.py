@@ -65,7 +65,9 @@ class TokenizerActor(ServiceActor):
             capacity=self._service.config.workers,
             live=len(self._running),
             queued=self.queued + len(self._waiting),
-            tokenizer=TokenizerReport(self._prompts.has_chat_template, self._prompts.vocab_tokens),
+            tokenizer=TokenizerReport(
+                self._prompts.has_chat_template, self._prompts.vocab_tokens, self._prompts.most_token_bytes
+            ),
         )
 
     def held(self) -> list[Held]:

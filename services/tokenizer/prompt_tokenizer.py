@@ -69,6 +69,10 @@ class PromptTokenizer:
     def vocab_tokens(self) -> int:
         return self._tokenizer.vocab_size
 
+    @property
+    def most_token_bytes(self) -> int:
+        return self._tokenizer.most_token_bytes
+
     def detokenize_ids(self, message: Detokenize) -> Detokenized:
         """Raises InvalidRequest for ids that are not in the vocabulary."""
         token_ids = unpack_ids(message.token_ids)

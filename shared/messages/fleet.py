@@ -46,10 +46,12 @@ class CorpusReport:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """The report of a tokenizer. `vocab_tokens`: how many ids its model has, 0 unknown."""
+    """The report of a tokenizer. `vocab_tokens`: how many ids its model has, 0 unknown; `most_token_bytes`:
+    of a text one token stands for so many at most, 0 unknown."""
 
     chat_template: bool = False
     vocab_tokens: int = 0
+    most_token_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from shared.text.control_tokens import ControlTokens
 from shared.text.decoder_stages import DecoderStageFactory, stage_factories, token_bytes
 from shared.text.incremental import IncrementalDecoder, PlainTexts
 from shared.text.retrieval_prompt import INSTRUCTED_FORM, RETRIEVAL_FORMS
+from shared.text.token_reach import most_token_bytes
 from shared.text.tool_formats import ToolFormat
 from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
 from shared.text.vocabulary import check_vocabulary
@@ -43,7 +44,9 @@ class TextTokenizer:
         special_tokens: dict[str, str],
         model_vocab_size: int,
         retrieval_form: str = INSTRUCTED_FORM,
+        most_token_bytes: int = 0,
     ) -> None:
+        """`most_token_bytes`: the most bytes of a text that one token stands for, 0 where nobody can tell."""
         tokenizer.no_truncation()  # settings of a training run that tokenizer.json may have kept
         tokenizer.no_padding()
         self._tokenizer = tokenizer
@@ -56,6 +59,7 @@ class TextTokenizer:
         self.special_tokens = special_tokens
         self.vocab_size = max(model_vocab_size, max(tokenizer.get_vocab().values(), default=-1) + 1)
         """Ids are below this: those of the tokenizer and those the model pads its vocabulary with."""
+        self.most_token_bytes = most_token_bytes
         self.retrieval_form = retrieval_form
         """The form in which it was taught to answer from passages (`retrieval_form` in
         tokenizer_config.json)."""
@@ -114,6 +118,7 @@ class TextTokenizer:
         try:
             tokenizer = Tokenizer.from_str(tokenizer_json)
             stages = stage_factories(spec.get("decoder"))
+            reach = most_token_bytes(spec)
         except Exception as error:  # the library raises plain Exception for whatever is wrong
             raise InvalidRequest(f"{file} is not a tokenizer that can be used: {error}") from error
         return cls(
@@ -123,6 +128,7 @@ class TextTokenizer:
             special_tokens=special_tokens,
             model_vocab_size=model_vocab_size,
             retrieval_form=retrieval_form,
+            most_token_bytes=reach,
         )
 
     @property

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from shared.errors import ContextExceeded
+from services.tokenizer.prompt_tokenizer import PromptTokenizer
+from shared.blocks.block_hash import BlockHasher
+from shared.errors import ContextExceeded, PenstockError
 from shared.messages import Message, Reserve, Tokenize, Tokenized, pack_hashes, pack_ids
+from shared.text.tokenizer import TextTokenizer
 from tests.integration.gateway_peers import Answer, default_answer
 from tests.integration.http_edge import CHAT, HELLO, TEXT, Edge, edge
 from tests.support.client import generate
+from tests.support.data import REPOSITORY
 from tests.support.wait import until
 
 RESPONSES = "/v1/responses"
@@ -71,6 +76,11 @@ async def test_the_longest_text_reaches_a_tokenizer_and_one_more_byte_is_refused
     assert f"send at most {most}" in refused.error["message"]
 
 
+def reach_of(here: Edge) -> int:
+    (view,) = here.running.fleet.instances("tokenizer")
+    return view.heartbeat.tokenizer.most_token_bytes
+
+
 def context_of(here: Edge, role: str) -> int:
     (view,) = here.running.fleet.instances(role)
     return view.heartbeat.context_tokens
@@ -119,6 +129,82 @@ async def test_a_prompt_that_fills_the_context_is_what_openai_calls_it(
     assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
     assert (reply.error["code"], reply.error["param"]) == ("context_length_exceeded", param)
     assert "5 tokens, and the maximum context length of the model is 5 tokens" in reply.error["message"]
+
+
+ENGLISH = "Water flows through the gate of iron, and stops at the wall. "
+REACH = 16
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["read by a tokenizer", "too large to be read"])
+async def test_a_megabyte_of_english_is_longer_than_the_context_and_says_by_how_much(
+    nats_url: str, over: bool
+) -> None:
+    tokenizer = TextTokenizer.load(REPOSITORY / "shared" / "demo" / "models" / "target")
+    prompts = PromptTokenizer(tokenizer, BlockHasher(), 1 << 20)
+
+    def answers(message: Message) -> Answer:
+        if not isinstance(message, Tokenize):
+            return default_answer(message)
+        try:
+            return prompts.tokenize_prompt(message)
+        except PenstockError as error:
+            return error
+
+    async with edge(nats_url) as here:
+        here.peers["tokenizer-0"].answers = answers
+        here.peers["tokenizer-0"].say(most_token_bytes=tokenizer.most_token_bytes)
+        for role in ("prefill", "decode"):
+            here.peers[f"{role}-0"].say(context_tokens=8192)
+        await until(lambda: context_of(here, "decode") == context_of(here, "prefill") == 8192)
+        await until(lambda: reach_of(here) == tokenizer.most_token_bytes)
+        size = 1_020_000 if over else 1_000_000
+        text = (ENGLISH * (size // len(ENGLISH) + 1))[:size]
+        replies = [
+            await here.post(TEXT, {"prompt": text}),
+            await here.post(CHAT, {"messages": [_user(text)]}),
+            await here.post(RESPONSES, {"input": text}),
+        ]
+        over_grpc = await generate(here.running.stub, pb.GenerateRequest(text=text))
+        await here.idle()
+    for reply, param in zip(replies, ("prompt", "messages", "input"), strict=True):
+        assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
+        assert reply.error["param"] == param
+        assert "the maximum context length of the model is 8192 tokens" in reply.error["message"]
+    assert over_grpc.end is not None
+    assert over_grpc.end.error.code == "context_length_exceeded"
+    told = re.search(r"the prompt has (at least )?(\d+) tokens", over_grpc.details)
+    assert told is not None
+    tokens = len(tokenizer.encode_text(text))
+    if over:
+        assert told[1]
+        assert 8192 <= int(told[2]) <= tokens
+    else:
+        assert (told[1], int(told[2])) == (None, tokens)
+
+
+@pytest.mark.parametrize(("reach", "context"), [(0, 8192), (REACH, 0), (REACH, 1 << 20)])
+async def test_a_text_whose_size_proves_nothing_is_told_how_large_it_may_be(
+    nats_url: str, reach: int, context: int
+) -> None:
+    async with edge(nats_url) as here:
+        here.peers["tokenizer-0"].say(most_token_bytes=reach)
+        for role in ("prefill", "decode"):
+            here.peers[f"{role}-0"].say(context_tokens=context)
+        await until(lambda: context_of(here, "decode") == context_of(here, "prefill") == context)
+        await until(lambda: reach_of(here) == reach)
+        most = here.running.registry.prompt_limits.max_text_bytes
+        replies = [await here.post(TEXT, {"prompt": "x" * (most + 1)})]
+        here.peers["tokenizer-0"].say(most_token_bytes=REACH)
+        for role in ("prefill", "decode"):
+            here.peers[f"{role}-0"].say(context_tokens=8192)
+        await until(lambda: context_of(here, "decode") == context_of(here, "prefill") == 8192)
+        await until(lambda: reach_of(here) == REACH)
+        # A template may leave out white space and earlier turns.
+        replies.append(await here.post(CHAT, {"messages": [_user("x" * (most + 1)), _user("y")]}))
+        replies.append(await here.post(CHAT, {"messages": [_user(" " * (most + 1))]}))
+    for reply in replies:
+        assert (reply.status, reply.error["code"]) == (400, "invalid_value")
+        assert f"send at most {most}" in reply.error["message"]
 
 
 async def test_a_tokenizer_hears_how_long_a_prompt_may_be(nats_url: str) -> None:

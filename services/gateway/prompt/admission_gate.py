@@ -12,7 +12,7 @@ from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.request.prompt_passages import prompt_room_tokens
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
-from shared.errors import ContextExceeded
+from shared.errors import ContextExceeded, InvalidRequest
 
 
 class AdmissionGate:
@@ -31,6 +31,30 @@ class AdmissionGate:
         self._check_class(model, request)
         self.check_turn(model, request, budget)
         self.check_prompt(model, budget)
+
+    def check_size(self, request: Request) -> None:
+        """Raises ContextExceeded for a prompt that is too large to be read and, as its size proves, longer
+        than the model's context, else InvalidRequest for one that is too large."""
+        try:
+            self._context.prompt_limits.check_request(request)
+        except InvalidRequest:
+            self._check_proven_tokens(request)
+            raise
+
+    def _check_proven_tokens(self, request: Request) -> None:
+        instances = self._context.fleet.instances
+        if not instances("decode"):
+            return
+        model = find_model(request.model, instances, request.tenant)
+        context_tokens, ids = self._context_tokens(model), request.token_ids
+        reaches = [
+            view.heartbeat.tokenizer.most_token_bytes
+            for view in serving(instances("tokenizer"), "tokenizer", model)
+        ]
+        reach = max(reaches, default=0) if all(reaches) else 0
+        tokens = len(ids) if ids is not None else -(-request.sure_bytes // reach) if reach else 0
+        if context_tokens and tokens >= context_tokens:
+            raise ContextExceeded.of(tokens, context_tokens, at_least=ids is None)
 
     def check_tokens(self, model: ModelIdentity, tokens: int) -> None:
         """Raises ContextExceeded or TooLarge for a prompt that no worker can take."""

@@ -76,6 +76,12 @@ class Request:
         return self.chat[-1].content if self.chat else self.text or ""
 
     @property
+    def sure_bytes(self) -> int:
+        """Bytes that are in the prompt whatever a chat template does: it may drop other messages than the
+        last, and the white space around that."""
+        return len(self.question.strip().encode()) if self.chat else len((self.text or "").encode())
+
+    @property
     def prompt_bytes(self) -> int:
         """The length of a prompt that is text or a chat, in bytes of UTF-8."""
         texts = [turn.content for turn in self.chat] or [self.text or ""]

@@ -41,26 +41,22 @@ class Ingress:
         """Raise Unauthenticated or NotAnOperator where these values have no operator's key."""
         self._key_gate.check_operator(self._key_gate.identify(authorization))
 
-    def validate(
-        self,
-        message: pb.GenerateRequest,
-        *,
-        drawn_seed: int = 0,
-        key: ApiKey = NOBODY,
-        cache_salt: str = "",
-    ) -> Request:
-        """Raises InvalidRequest that names what is wrong."""
-        request = validate_request(
+    def validate(self, message: pb.GenerateRequest) -> Request:
+        """Return a prompt that is to be tokenized alone. Raises InvalidRequest that names what is wrong."""
+        request = self._read(message, NOBODY, "")
+        self._registry.prompt_limits.check_request(request)
+        return request
+
+    def _read(self, message: pb.GenerateRequest, key: ApiKey, cache_salt: str) -> Request:
+        return validate_request(
             message,
-            drawn_seed=drawn_seed,
+            drawn_seed=_draw_seed(),
             tenant=key.tenant,
             cache_salt=cache_salt,
             cache_mode=key.cache or self._config.cache_mode,
             passage_order=self._config.passage_order,
             max_tokens=self._config.default_max_tokens,
         )
-        self._registry.prompt_limits.check_request(request)
-        return request
 
     def check_room(self, key: ApiKey, count: int = 1) -> None:
         """Raise why nothing of this key can be taken now, whatever it asks for: before that is read."""
@@ -89,7 +85,8 @@ class Ingress:
         self.check_room(key, len(choices))
         requests: list[Request] = []
         for prompt in choices.prompts:
-            valid = self.validate(prompt, drawn_seed=_draw_seed(), key=key, cache_salt=cache_salt)
+            valid = self._read(prompt, key, cache_salt)
+            self._registry.check_size(valid)
             requests += choices.share(prompt, valid, _draw_seed)
         budgets = [Budget.of(request, self._config, call_remaining_s) for request in requests]
         allowances: list[Allowance] = []

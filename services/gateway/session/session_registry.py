@@ -75,6 +75,11 @@ class SessionRegistry:
     def prompt_limits(self) -> PromptLimits:
         return self._context.prompt_limits
 
+    def check_size(self, request: Request) -> None:
+        """Raise InvalidRequest for a prompt that is too large to be read, by the tokens that it surely has
+        where these are more than the model takes."""
+        self._gate.check_size(request)
+
     # ---- opening and ending ------------------------------------------------------------------------
 
     def check_room(self, tenant: str, count: int) -> None:

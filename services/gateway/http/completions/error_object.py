@@ -80,7 +80,7 @@ _NO_RETRY = (CLIENT_LEFT, 504)
 FieldNames = Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
 """The name of a field in the gRPC contract, and its name in one of our paths."""
 
-TOO_LONG = re.compile(r"^the prompt(?= has \d+ tokens)")
+TOO_LONG = re.compile(r"^the prompt(?= has (?:at least )?\d+ tokens)")
 """The beginning of the sentence about a prompt that is too long; each path has its word for it."""
 
 _CONTRACT_NAMES: FieldNames = (
