@@ -16,6 +16,7 @@ from shared.errors import InvalidRequest, NotFound
 from shared.messages import ChatTurn
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS, DEFAULTED
 from shared.sampling.parameters import SamplingParams
+from shared.text.token_reach import sure_bytes
 
 MAX_TOOLS_CHARS = 1 << 17
 """Descriptions and schemas of all tools together."""
@@ -77,9 +78,9 @@ class Request:
 
     @property
     def sure_bytes(self) -> int:
-        """Bytes that are in the prompt whatever a chat template does: it may drop other messages than the
-        last, and the white space around that."""
-        return len(self.question.strip().encode()) if self.chat else len((self.text or "").encode())
+        """Bytes that are in the prompt's tokens whatever a chat template does: it may drop other messages
+        than the last, and the white space around that."""
+        return sure_bytes(self.question.strip() if self.chat else self.text or "")
 
     @property
     def prompt_bytes(self) -> int:

@@ -6,6 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.prompt.response_key import response_key
+from services.gateway.request.request import validate_request
+from services.retriever.config import RetrieverConfig
 from services.retriever.response_cache import ENTRY_BYTES, ResponseCache, check_key, check_response
 from shared.errors import InvalidRequest, TooLarge
 from shared.messages import (
@@ -126,6 +131,24 @@ def test_a_tenant_that_floods_pushes_out_its_own_answers() -> None:
         kept.put(key(str(number), "loud"), RESPONSE, "")
     assert names(kept, *(key(name, "quiet") for name in "abc")) == "abc"
     assert len(kept) == 10
+
+
+def test_a_tenant_with_a_salt_for_each_request_pushes_out_none_of_another_s() -> None:
+    config = RetrieverConfig()
+    kept = cache(config.cache_mb << 20, config.cache_entries)
+    asked = validate_request(pb.GenerateRequest(text="What flows?"), drawn_seed=1)
+
+    def key_of(tenant: str, number: int, salt: str = "") -> ResponseKey:
+        request = replace(asked, tenant=tenant, text=f"question {number}", cache_salt=salt)
+        return response_key(request, (ModelIdentity("m", "w", "t"),), bytes(32), "history")
+
+    ours = [key_of("acme", number) for number in range(500)]
+    for each in ours:
+        kept.put(each, RESPONSE, "")
+    for number in range(20_000):
+        kept.put(key_of("rival", number, f"salt {number}"), RESPONSE, "")
+    assert sum(kept.find(each, "") is not None for each in ours) == 500
+    assert len(kept) == config.cache_entries
 
 
 def test_small_answers_of_one_tenant_push_out_no_larger_ones_of_another() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.text.token_reach import most_token_bytes
+from shared.text.token_reach import most_token_bytes, sure_bytes
 from shared.text.tokenizer import TextTokenizer
 from tests.support.data import REPOSITORY
 
@@ -30,7 +30,13 @@ def test_a_tokenizer_of_bytes_is_known_by_its_longest_token() -> None:
 def test_no_text_has_fewer_tokens_than_its_size_proves(text: str) -> None:
     text = text.encode(errors="ignore").decode()
     tokens = len(TOKENIZER.encode_text(text, add_special_tokens=False))
-    assert tokens * TOKENIZER.most_token_bytes >= len(text.encode())
+    assert tokens * TOKENIZER.most_token_bytes >= sure_bytes(text)
+
+
+def test_what_counts_of_a_text_is_printable_ascii() -> None:
+    assert sure_bytes("a b~") == 4
+    assert sure_bytes("ä\x01\n\t\x7f日\ud800") == 0
+    assert sure_bytes("") == 0
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
@@ -43,7 +49,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a normalizer": lambda spec: spec.update(normalizer={"type": "NFC"}),
     "another model": lambda spec: spec["model"].update(type="Unigram"),
     "a vocabulary as pairs": lambda spec: spec["model"].update(vocab=[["a", 0.0]]),
-    "a byte without a token": lambda spec: spec["model"]["vocab"].pop("A"),
+    "a letter without a token": lambda spec: spec["model"]["vocab"].pop("A"),
+    "spaces without a token": lambda spec: spec["model"]["vocab"].pop("\u0120"),
     "no cuts": lambda spec: spec.update(pre_tokenizer=None),
     "white space that is dropped": lambda spec: spec.update(pre_tokenizer={"type": "Whitespace"}),
     "a cut that removes": lambda spec: spec["pre_tokenizer"]["pretokenizers"][0].update(behavior="Removed"),
