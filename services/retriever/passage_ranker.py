@@ -39,6 +39,7 @@ class PassageRanker:
             unranked.texts,
             [passage.score for passage in best],
             ask.end,
+            owner=f"corpus {found.corpus}",
             is_wanted=lambda: not ask.dropped,
         )
         if not ranked.whole and not ask.retrieve.may_degrade:

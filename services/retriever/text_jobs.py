@@ -77,7 +77,7 @@ class TextWork:
             if job.dropped or job.end.expired():
                 raise job.late_answer()
             batch = message.texts[start : start + BATCH_PASSAGES]
-            parts.append(self._reranker.score_texts(message.query, batch))
+            parts.append(self._reranker.score_texts(message.query, batch, f"tenant {message.tenant}"))
         return TextScores(
             scores=tuple(score for part in parts for score in part.scores),
             tokens=tuple(count for part in parts for count in part.tokens),

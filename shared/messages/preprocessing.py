@@ -130,10 +130,12 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class RerankTexts:
-    """gateway → retriever: how well does each text answer the question? At most MAX_RERANK_TEXTS."""
+    """gateway → retriever: how well does each text of `tenant` answer the question? At most
+    MAX_RERANK_TEXTS."""
 
     query: str
     texts: tuple[str, ...]
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class PassageAsks:
             raise InvalidRequest(f"top_n is {top_n}: send at least 1, or leave it out for all")
         text_bytes = check_query(query) + checked_bytes(texts, MAX_RANKED_TEXTS)
         parts = [
-            RerankTexts(query, tuple(texts[start : start + MAX_RERANK_TEXTS]))
+            RerankTexts(query, tuple(texts[start : start + MAX_RERANK_TEXTS]), key.tenant)
             for start in range(0, len(texts), MAX_RERANK_TEXTS)
         ]
         found: dict[int, TextScores] = {}

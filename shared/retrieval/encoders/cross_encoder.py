@@ -85,7 +85,7 @@ class CrossEncoder:
         """It was taught nothing else."""
         return 1.0
 
-    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
+    def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:  # noqa: ARG002 - it keeps nothing
         pairs = self._tokenizer.encode_batch([(question, text) for text in texts])
         ids, kinds = [pair.ids for pair in pairs], [pair.type_ids for pair in pairs]
         first = torch.from_numpy(self._encoder.encode(ids, "first", kinds=kinds))

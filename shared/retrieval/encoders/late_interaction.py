@@ -4,7 +4,8 @@ Khattab and Zaharia 2020, arXiv:2004.12832).
 With the token states of the encoder that searches by meaning, which nobody has taught this, so that it needs
 no other weights; its scores count beside those of the search. What passages' tokens mean does not depend on
 the question: the states of lately seen ones are kept, and passages that are asked about again cost one matrix
-product.
+product. Each corpus has its own, and each tenant those of the texts that it sends: no other's pushes them out
+beyond its share, and how soon an answer comes tells nobody what another one has asked about.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 import torch
-from cachetools import LRUCache
 
+from shared.fair_cache import FairCache
 from shared.retrieval.encoders.embedder import DIMENSIONS, Embedder, TextStates
 from shared.retrieval.encoders.rerank import ScoredTexts
 
@@ -59,10 +60,11 @@ class LateInteraction:
     name = NAME
 
     def __init__(self, embedder: Embedder, *, max_bytes: int, threads: int = 1) -> None:
-        """States of texts are kept up to `max_bytes`; those asked for least lately go."""
+        """States of texts are kept up to `max_bytes`; of the owner with most, those asked for least lately
+        go."""
         self._embedder = embedder
         self._threads = threads
-        self._kept: LRUCache[bytes, KeptStates] = LRUCache(max_bytes, lambda states: states.kept_bytes)
+        self._kept: FairCache[bytes, KeptStates] = FairCache(max_bytes // KEPT_TEXT_BYTES, max_bytes)
         self._question = ""
         self._asked: tuple[TextStates, float] | None = None
 
@@ -72,11 +74,11 @@ class LateInteraction:
         _, known = self._states_of_question(question)
         return SHARE * known
 
-    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
+    def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:
         """Score texts from -1 to 1: the mean over the question's tokens of the largest cosine with one of the
         text's."""
         asked, _ = self._states_of_question(question)
-        found = self._states_of(texts)
+        found = self._states_of(texts, owner)
         return ScoredTexts(
             _max_similarity(asked.states, found),
             [asked.read + text.read for text in found],
@@ -89,16 +91,15 @@ class LateInteraction:
             self._question, self._asked = question, self._embedder.question_states(question)
         return self._asked
 
-    def _states_of(self, texts: Sequence[str]) -> list[KeptStates]:
+    def _states_of(self, texts: Sequence[str], owner: str) -> list[KeptStates]:
         digests = [_digest(text) for text in texts]
-        found = {digest: self._kept[digest] for digest in digests if digest in self._kept}
+        found = {each: kept for each in digests if (kept := self._kept.get(owner, each)) is not None}
         new = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in found}
         if new:
             made = self._embedder.passage_states(list(new.values()), threads=self._threads)
-            found |= {digest: KeptStates.of(states) for digest, states in zip(new, made, strict=True)}
-        self._kept.update(
-            (digest, states) for digest, states in found.items() if states.kept_bytes <= self._kept.maxsize
-        )
+            for digest, states in zip(new, made, strict=True):
+                found[digest] = kept = KeptStates.of(states)
+                self._kept.put(owner, digest, kept, kept.kept_bytes)
         return [found[digest] for digest in digests]
 
 

@@ -44,8 +44,9 @@ class Reranker(Protocol):
         """Return what its scores count for this question: 1 alone, 0 nothing beside those of the search."""
         ...
 
-    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
-        """Scores of one question may be compared, whichever calls they come from."""
+    def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:
+        """Scores of one question may be compared, whichever calls they come from. `owner`: whose the texts
+        are, where something is kept of them."""
         ...
 
 
@@ -56,6 +57,7 @@ def rerank_passages(
     found: Sequence[float],
     deadline: Deadline,
     *,
+    owner: str = "",
     is_wanted: Callable[[], bool] = lambda: True,
     batch: int = BATCH_PASSAGES,
     clock: Clock = SYSTEM_CLOCK,
@@ -69,7 +71,7 @@ def rerank_passages(
     scores: list[float] = []
     slowest_s = 0.0
     while len(scores) < len(passages) and slowest_s < (left_s := deadline.remaining_s(clock)) and is_wanted():
-        scores += reranker.score_texts(question, passages[len(scores) : len(scores) + batch]).scores
+        scores += reranker.score_texts(question, passages[len(scores) : len(scores) + batch], owner).scores
         slowest_s = max(slowest_s, left_s - deadline.remaining_s(clock))
     share = reranker.share(question) if scores else 1.0
     if share < 1:

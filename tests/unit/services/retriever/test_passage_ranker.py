@@ -21,12 +21,14 @@ class LastBest:
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.read: list[str] = []
+        self.owners: set[str] = set()
         self._then = then
 
     def share(self, question: str) -> float:  # noqa: ARG002
         return 1.0
 
-    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:  # noqa: ARG002
+    def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:  # noqa: ARG002
+        self.owners.add(owner)
         scores = [float(len(self.read) + place) for place in range(len(texts))]
         self.read += texts
         self._then()
@@ -36,7 +38,7 @@ class LastBest:
 def found(count: int, read: int) -> Unranked:
     passages = tuple(ScoredPassage("file", str(number), 1.0) for number in range(count))
     texts = tuple(f"heading\n{number}" for number in range(read))
-    return Unranked(Retrieved(passages, "", 1, 1, warning="cut"), texts)
+    return Unranked(Retrieved(passages, "", 1, 1, warning="cut", corpus="law"), texts)
 
 
 def ask(seconds: float = 60.0, k: int = 8, *, may_degrade: bool = True) -> SearchAsk:
@@ -53,6 +55,7 @@ def test_the_reranker_reads_what_was_indexed_and_orders_the_passages() -> None:
     answer = PassageRanker(reranker).rank_passages(ask(k=2), found(3, 3))
     assert texts_of(answer) == ["2", "1"]
     assert reranker.read == ["heading\n0", "heading\n1", "heading\n2"]
+    assert reranker.owners == {"corpus law"}
     assert isinstance(answer, Retrieved)
     assert (answer.degraded, answer.warning) == ("", "cut")
 

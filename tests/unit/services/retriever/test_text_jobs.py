@@ -16,7 +16,7 @@ from shared.retrieval.encoders.embedder import Embedder
 from shared.retrieval.encoders.rerank import ScoredTexts
 
 NO_EMBEDDER = cast(Embedder, None)
-NUMBERS = RerankTexts("?", tuple(str(number) for number in range(MAX_RERANK_TEXTS)))
+NUMBERS = RerankTexts("?", tuple(str(number) for number in range(MAX_RERANK_TEXTS)), "acme")
 
 
 class NumberReranker:
@@ -26,10 +26,12 @@ class NumberReranker:
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.parts: list[int] = []
+        self.owners: set[str] = set()
         self._then = then
 
-    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
+    def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:
         self.parts.append(len(texts))
+        self.owners.add(owner)
         self._then()
         return ScoredTexts([float(text) for text in texts], [len(question)] * len(texts), [True] * len(texts))
 
@@ -49,6 +51,7 @@ def test_columns_have_a_row_for_each_text() -> None:
     assert scores.tokens == (1,) * MAX_RERANK_TEXTS
     assert scores.truncated == (True,) * MAX_RERANK_TEXTS
     assert reranker.parts == [8, 8, 8, 8]
+    assert reranker.owners == {"tenant acme"}
 
 
 def test_what_nobody_waits_for_any_more_is_given_up_after_the_part_in_hand() -> None:

@@ -74,6 +74,24 @@ def test_what_is_longer_than_the_encoder_reads_is_scored_by_its_beginning(embedd
     assert all(LateInteraction(embedder, max_bytes=0).score_texts("gate " * 300, TEXTS).truncated)
 
 
+def test_texts_of_one_owner_push_out_none_of_another_s_share(embedder: CountingEmbedder) -> None:
+    (states,) = embedder.passage_states([TEXTS[0]], threads=1)
+    reranker = LateInteraction(embedder, max_bytes=6 * KeptStates.of(states).kept_bytes)
+    reranker.score_texts(QUESTION, TEXTS[:1], "corpus handbook")
+    for number in range(40):
+        reranker.score_texts(QUESTION, [f"The gate listens on port {number}."], "tenant loud")
+    embedder.computed = []
+    reranker.score_texts(QUESTION, TEXTS[:1], "corpus handbook")
+    assert embedder.computed == []
+
+
+def test_what_another_owner_has_asked_about_is_computed_anew(embedder: CountingEmbedder) -> None:
+    reranker = LateInteraction(embedder, max_bytes=ROOM_BYTES)
+    for owner in ("corpus handbook", "tenant rival", "tenant rival"):
+        reranker.score_texts(QUESTION, TEXTS[:1], owner)
+    assert embedder.computed == [TEXTS[0]] * 2
+
+
 def test_texts_that_are_asked_about_again_are_not_computed_again(embedder: CountingEmbedder) -> None:
     reranker = LateInteraction(embedder, max_bytes=ROOM_BYTES)
     first = reranker.score_texts(QUESTION, TEXTS)

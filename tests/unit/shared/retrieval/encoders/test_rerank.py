@@ -37,7 +37,7 @@ class Numbers:
         assert question == "?"
         return self._share
 
-    def score_texts(self, question: str, texts: Sequence[str]) -> ScoredTexts:
+    def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:  # noqa: ARG002
         assert question == "?"
         self._clock.now_s += next(self._takes_s)
         return ScoredTexts([float(text) for text in texts], [1] * len(texts), [False] * len(texts))
