@@ -159,7 +159,7 @@ def _offer(engine: Engine, proposal: Proposal) -> DraftUse:
 
 def _reserve(engine: Engine, job: DecodeJob) -> Reservation | PenstockError:
     try:
-        return engine.reserve(job.key, len(job.spec.token_ids), job.spec.block_hashes)
+        return engine.reserve(job.key, len(job.spec.token_ids), job.spec.block_hashes, share=job.share)
     except PenstockError as error:
         return error
 
@@ -173,6 +173,7 @@ def _admit(engine: Engine, job: DecodeJob) -> AdmitResult | PenstockError:
             job.params,
             job.spec.block_hashes,
             adapter=job.adapter,
+            share=job.share,
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
         )

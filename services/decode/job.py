@@ -9,7 +9,7 @@ from shared.blocks.room import blocks_ahead
 from shared.deadline import Deadline
 from shared.messages import Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
-from shared.worker.wire import engine_priority, read_sequence
+from shared.worker.wire import checked_share, engine_priority, read_sequence
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +97,7 @@ def read_job(
         speculator=reserve.speculator,
         adapter_name=reserve.adapter.name,
         priority=engine_priority(reserve.priority),
+        share=checked_share(reserve.share),
         longest=min(spec.longest, max_model_len),
         envelope=envelope,
         inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,

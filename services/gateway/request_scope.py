@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from services.gateway.admission.request_meter import RequestMeter
 from services.gateway.context import SessionContext
 from services.gateway.fleet.crash_record import CrashRecord
 from services.gateway.fleet.request_client import RequestClient
@@ -32,6 +33,7 @@ class RequestScope:
     timeline: RequestTimeline
     request_client: RequestClient
     crash_record: CrashRecord
+    meter: RequestMeter
 
     @classmethod
     def open(
@@ -56,4 +58,5 @@ class RequestScope:
             timeline=RequestTimeline(request.client_sent_unix_us),
             request_client=RequestClient(context.bus, context.instance, request_id, budget.total),
             crash_record=context.poison_requests.open_record(request_id),
+            meter=context.admission_queue.meter(request.share),
         )

@@ -9,6 +9,8 @@ from services.prefill.config import PrefillConfig
 from services.prefill.job import PrefillJob, deadline_passed
 from services.prefill.queue import DeadlineQueue
 from shared.errors import PenstockError
+from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.token_cost import prompt_cost
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase
 from shared.worker.job_book import JobBook
@@ -24,7 +26,10 @@ class PrefillBook(JobBook[PrefillJob]):
 
     def __init__(self, config: PrefillConfig, is_alive: IsAlive) -> None:
         super().__init__("prefill", is_alive)
-        self.queue = DeadlineQueue(max_entries=config.max_queued, max_tokens=config.max_queued_tokens)
+        self._counters = ServiceCounters()
+        self.queue = DeadlineQueue(
+            max_entries=config.max_queued, max_tokens=config.max_queued_tokens, counters=self._counters
+        )
 
     # ---- coming in --------------------------------------------------------------------------------
 
@@ -32,6 +37,7 @@ class PrefillBook(JobBook[PrefillJob]):
         """Raises Overloaded, changing nothing."""
         self.queue.push(job.entry(), tokens_per_s)
         self._take_in(job)
+        self._counters.join(job.share.tenant)
 
     # ---- going on ---------------------------------------------------------------------------------
 
@@ -46,6 +52,8 @@ class PrefillBook(JobBook[PrefillJob]):
                 break
             job = self.jobs[taken.entry.key]
             chosen.append(job)
+            job.charged = prompt_cost(job.remaining_tokens)
+            self._counters.charge(job.share, job.charged)
             room_tokens -= job.remaining_tokens
             if self.queue.claims_room(taken.entry):
                 break
@@ -55,13 +63,16 @@ class PrefillBook(JobBook[PrefillJob]):
         """The job found no room in the engine."""
         if job.refused_s is None:
             job.refused_s = time.monotonic()
+        self._counters.charge(job.share, -job.charged)
         self.queue.put_back(job.entry())
 
     def remove(self, key: str) -> PrefillJob | None:
         """The job holds nothing any more."""
         job = self._let_go(key)
-        if job is not None and job.phase is JobPhase.QUEUED:
-            self.queue.remove(key)
+        if job is not None:
+            self._counters.leave(job.share.tenant)
+            if job.phase is JobPhase.QUEUED:
+                self.queue.remove(key)
         return job
 
     # ---- what must end ----------------------------------------------------------------------------
@@ -73,10 +84,11 @@ class PrefillBook(JobBook[PrefillJob]):
 
     @property
     def prompts_ahead(self) -> int:
-        """Prompts being computed that are of the class of the next one in the queue, or above."""
+        """Prompts being computed that do not give way to the next one in the queue: those of its tenant that
+        are of its class or above, and those of tenants that have had less."""
         computing = self.in_phase(JobPhase.COMPUTING)
-        first = self.queue.first_priority
-        return sum(1 for job in computing if first is None or job.entry().priority >= first)
+        first = self.queue.first
+        return sum(first is None or self.queue.goes_before(job.entry(), first) for job in computing)
 
     @property
     def waiting_prompts(self) -> int:

@@ -102,6 +102,7 @@ def _admit(engine: Engine, job: PrefillJob, on_layer: LayerCallback) -> AdmitRes
             stop_after=1,
             on_layer=on_layer,
             adapter=job.adapter,
+            share=job.share,
             priority=job.priority,
             deadline_us=round(job.first_token.at_s * 1e6),
         )

@@ -9,7 +9,7 @@ from shared.deadline import Deadline
 from shared.errors import DeadlineExpired
 from shared.messages import Envelope, Prefill
 from shared.worker.job import Job, checked_deadline
-from shared.worker.wire import engine_priority, read_sequence
+from shared.worker.wire import checked_share, engine_priority, read_sequence
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class PrefillJob(Job):
     started_s: float = 0.0
     computed_tokens: int = 0
     refused_s: float | None = None  # when it first found no room in the engine
+    charged: float = 0.0  # to its tenant, when it was taken from the queue
 
     @property
     def remaining_tokens(self) -> int:
@@ -29,7 +30,9 @@ class PrefillJob(Job):
         return self.num_tokens - max(self.computed_tokens, self.cached_tokens)
 
     def entry(self) -> Entry:
-        return Entry(self.key, self.remaining_tokens, self.first_token, -self.priority, self.refused_s)
+        return Entry(
+            self.key, self.remaining_tokens, self.first_token, -self.priority, self.refused_s, self.share
+        )
 
 
 def read_job(
@@ -64,6 +67,7 @@ def read_job(
         ),
         peer=prefill.decode,
         priority=engine_priority(prefill.priority),
+        share=checked_share(prefill.share),
         arrived_s=now_s,
     )
 

@@ -1,7 +1,8 @@
-"""Queue prompts for prefill: earliest deadline first within a priority class. Pure and bounded.
+"""Queue prompts for prefill: tenants in turn, of each the earliest deadline first within a priority class.
 
-Who found no room at its turn is overtaken by smaller ones only for PATIENCE_S: then it claims the room, and
-nobody of its class or below is taken before it. Each further PATIENCE_S it claims it against one class more.
+Pure and bounded. Who found no room at its turn is overtaken by smaller ones of its tenant only for
+PATIENCE_S: then it claims the room, and nobody of its class or below is taken before it. Each further
+PATIENCE_S it claims it against one class more.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import Overloaded
+from shared.fairness.service_counters import Standing, ServiceCounters
+from shared.fairness.share import OPEN_SHARE, TenantShare
 
 MIN_RETRY_MS = 50
 PATIENCE_S = 1.0
 """Others may take the room that a prompt did not find for so long."""
+MAX_GUESTS = 64
+"""The tenants, beside those that fill a queue, that may have one prompt each in it beyond its limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class Entry:
     deadline: Deadline
     priority: int = 0
     refused_s: float | None = None
+    share: TenantShare = OPEN_SHARE
 
     def claims(self, now_s: float) -> int:
         """The number of classes, its own first, that it claims the room against; 0: others may take it."""
@@ -48,7 +54,16 @@ class Dequeued:
 class DeadlineQueue:
     """Refuses what does not fit; never drops an entry without handing it to the caller."""
 
-    def __init__(self, *, max_entries: int, max_tokens: int, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        *,
+        max_entries: int,
+        max_tokens: int,
+        counters: ServiceCounters | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`counters` say which tenant goes first; whoever owns them says who wants something."""
+        self._counters = counters or ServiceCounters()
         self._max_entries = max_entries
         self._max_tokens = max_tokens
         self._clock = clock
@@ -59,10 +74,11 @@ class DeadlineQueue:
     def push(self, entry: Entry, tokens_per_s: float) -> None:
         """Raises Overloaded with the time that the queue needs to make room at `tokens_per_s`.
 
-        One entry always fits into an empty queue, however long it is: the model's context bounds it.
+        One entry always fits into an empty queue, however long it is: the model's context bounds it. Beside
+        others there is one more for each of MAX_GUESTS tenants that have none here: none fills it for all.
         """
         over_tokens = bool(self._ordered) and self.queued_tokens + entry.num_tokens > self._max_tokens
-        if over_tokens or len(self._ordered) >= self._max_entries:
+        if (over_tokens or len(self._ordered) >= self._max_entries) and not self._is_guest(entry):
             raise Overloaded(
                 f"{len(self._ordered)} prompts of {self.queued_tokens} tokens wait; "
                 "try another worker or later",
@@ -89,10 +105,21 @@ class DeadlineQueue:
             self.remove(late.key)
         return Dequeued(entry, tuple(expired))
 
+    def _is_guest(self, entry: Entry) -> bool:
+        """Whether its tenant has nothing here, and may have one all the same where others fill the queue."""
+        tenants = {other.share.tenant for _, other in self._ordered}
+        return entry.share.tenant not in tenants and len(tenants) <= MAX_GUESTS
+
     @property
-    def first_priority(self) -> int | None:
-        """The priority of the most urgent entry; None when nothing waits."""
-        return next((entry.priority for entry in self._in_turn()), None)
+    def first(self) -> Entry | None:
+        """The entry whose turn is next; None when nothing waits."""
+        return next(iter(self._in_turn()), None)
+
+    def goes_before(self, one: Entry, other: Entry) -> bool:
+        """Whether `one`, which is being computed, does not give way to `other`."""
+        if one.share.tenant == other.share.tenant:
+            return one.priority >= other.priority
+        return self._counters.standing(one.share.tenant) <= self._counters.standing(other.share.tenant)
 
     def claims_room(self, entry: Entry) -> bool:
         """Whether nobody may be taken behind `entry` until it has started."""
@@ -100,15 +127,15 @@ class DeadlineQueue:
 
     def _in_turn(self) -> list[Entry]:
         waiting = [entry for _, entry in self._ordered]
-        if all(entry.refused_s is None for entry in waiting):
+        if self._counters.alone and all(entry.refused_s is None for entry in waiting):
             return waiting
         now_s = self._clock.monotonic_s()
 
-        def turn(entry: Entry) -> tuple[int, float]:
-            claims = entry.claims(now_s)
+        def turn(entry: Entry) -> tuple[Standing, int, float]:
+            standing, claims = self._counters.standing(entry.share.tenant), entry.claims(now_s)
             if not claims:
-                return -entry.priority, math.inf
-            return -(entry.priority + claims - 1), entry.refused_s or 0.0
+                return standing, -entry.priority, math.inf
+            return standing, -(entry.priority + claims - 1), entry.refused_s or 0.0
 
         return sorted(waiting, key=turn)  # where that is equal, as they stand
 

@@ -18,6 +18,7 @@ from shared.engine.scheduling.order import NORMAL_PRIORITY, check_priority
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest
+from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.sampling.parameters import SamplingParams
 
 
@@ -54,6 +55,7 @@ class Intake:
         on_layer: LayerCallback | None = None,
         tenant: str = "",
         adapter: str = "",
+        share: TenantShare = OPEN_SHARE,
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
     ) -> AdmitResult:
@@ -65,9 +67,10 @@ class Intake:
         sequence without full blocks out of the prefix cache. With `stop_after` n the sequence is held
         (keeps its blocks, leaves the batch) once n tokens were drawn, until `release`; only then may
         `on_layer` be given. `adapter` is the name of a loaded one, "" for the model alone. Names that the
-        engine makes are `tenant`'s and the adapter's own. `priority` 0 (high) to 2 (low), then `deadline_us`
-        of time.monotonic decide who goes first. Raises Overloaded, InvalidRequest or DeadlineExpired (the
-        prompt cannot be computed by then), changing nothing; nothing ends later.
+        engine makes are `tenant`'s and the adapter's own. Who goes first is decided by what the tenant of
+        `share` has had here, then by `priority` 0 (high) to 2 (low), then `deadline_us` of time.monotonic.
+        Raises Overloaded, InvalidRequest or DeadlineExpired (the prompt cannot be computed by then), changing
+        nothing; nothing ends later.
         """
         if stop_after is not None and stop_after < 1:
             raise InvalidRequest(f"stop_after must be at least 1, not {stop_after}")
@@ -84,18 +87,28 @@ class Intake:
             sequence.hold_len = num_tokens + stop_after
             num_tokens = min(sequence.hold_len, sequence.end_len) - 1  # the last token drawn needs no KV
         sequence.on_layer = on_layer
-        self._scheduler.check_room(key, priority)
+        sequence.share = share
+        self._scheduler.check_room(key, priority, share)
         self._scheduler.check_time(sequence, deadline_us)
         self._allocation.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
         self._add_sequence(sequence, priority, deadline_us)
         return AdmitResult.of(sequence)
 
-    def reserve(self, key: str, num_tokens: int, block_hashes: Sequence[bytes]) -> Reservation:
-        """Blocks for the KV of `num_tokens` tokens that arrives from outside. Raises Overloaded when full."""
+    def reserve(
+        self,
+        key: str,
+        num_tokens: int,
+        block_hashes: Sequence[bytes],
+        *,
+        share: TenantShare = OPEN_SHARE,
+    ) -> Reservation:
+        """Blocks for the KV of `num_tokens` tokens that arrives from outside, for a sequence of `share`.
+        Raises Overloaded when full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
-        self._scheduler.check_room(key)
+        sequence.share = share
+        self._scheduler.check_room(key, share=share)
         num_cached = self._allocation.reserve_blocks(sequence, num_tokens)
-        self._scheduler.sequences[key] = sequence
+        self._scheduler.hold_sequence(sequence)
         return Reservation.of(sequence, num_cached)
 
     def attach(
@@ -111,8 +124,9 @@ class Intake:
     ) -> None:
         """KV of `token_ids[:-1]` is now complete in the blocks reserved for `key`: it joins the batch.
 
-        `adapter`, with which that KV was computed, `priority` and `deadline_us` as in `admit`.
-        Raises InvalidRequest when nothing is reserved or the reservation is too small; it then stays.
+        `adapter`, with which that KV was computed, `priority` and `deadline_us` as in `admit`; the share is
+        that of the reservation. Raises InvalidRequest when nothing is reserved or the reservation is too
+        small; it then stays.
         """
         check_priority(priority)
         reserved = self._scheduler.sequences.get(key)
@@ -132,6 +146,7 @@ class Intake:
                 f"{key!r}; reserve as many tokens as arrive"
             )
         sequence.adapter = packed_of(self._adapters.find(adapter))
+        sequence.share = reserved.share
         sequence.tables = reserved.tables
         sequence.num_computed = num_filled
         sequence.num_scored = prompt_len  # by whoever computed the prompt
@@ -161,8 +176,8 @@ class Intake:
         sequence = self._input_processor.sequence(
             new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed, source.chain.hasher)
         )
-        sequence.adapter = source.adapter
-        self._scheduler.check_room(new_key, source.priority)
+        sequence.adapter, sequence.share = source.adapter, source.share
+        self._scheduler.check_room(new_key, source.priority, source.share)
         sequence.num_scored = len(prompt)  # the source's are the same
         self._block_manager.share_blocks(sequence, source)
         self._add_sequence(sequence, source.priority, source.deadline_us)

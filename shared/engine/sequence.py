@@ -10,6 +10,7 @@ from itertools import islice, takewhile
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS, BlockHasher, max_cached_blocks
 from shared.engine.batch import PackedAdapter
 from shared.engine.block_table import BlockTable, held_blocks
+from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.sampling.parameters import SamplingParams
 
 STARTING_ACCEPTANCE = 0.7
@@ -58,6 +59,8 @@ class LiveSequence:
     hold_len: int | None = None  # HELD when this many tokens exist
     end_ids: frozenset[int] = frozenset()
     on_layer: Callable[[int, int, int], None] | None = None
+    share: TenantShare = OPEN_SHARE
+    num_charged: int = 0  # tokens that its tenant was charged for computing, or need not be
     priority: int = 1  # 0 high, 1 normal, 2 low
     deadline_us: int = 0  # on the scheduler's clock
     waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk

@@ -7,6 +7,7 @@
     requests_per_min = 600          # the limits are optional; they count at each gateway by itself
     concurrency = 16
     tokens_per_min = 200000         # of prompt and output
+    weight = 2                      # what its requests use counts as half, where several tenants wait
     cache = "exact"                 # whether an earlier answer will do, where a request does not say: exact,
                                     # semantic or off; without it, what the gateway does
     operator = true                 # may see what is said of all tenants: /metrics of the HTTP edge
@@ -37,6 +38,8 @@ KEY_PREFIX = "psk_"
 MAX_REQUESTS_PER_MIN = 1_000_000
 MAX_CONCURRENCY = 65_536
 MAX_TOKENS_PER_MIN = 1_000_000_000
+MAX_WEIGHT = 1000
+"""The greatest weight of a key; that of a share on the bus is no greater."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -55,16 +58,17 @@ class KeyLimits:
 HIGHEST = KeyLimits(MAX_REQUESTS_PER_MIN, MAX_CONCURRENCY, MAX_TOKENS_PER_MIN)
 LIMITS = tuple(field.name for field in fields(KeyLimits))
 TEXTS = ("name", "tenant", "hash")
+WEIGHT = "weight"
 CACHE = "cache"
 OPERATOR = "operator"
-FIELDS = (*TEXTS, *LIMITS, CACHE, OPERATOR)
+FIELDS = (*TEXTS, *LIMITS, WEIGHT, CACHE, OPERATOR)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """An entry of the file. `hash` is `hash_api_key` of the key itself, which nobody but its client has.
     `cache` is one of CACHE_MODES, or "" for what the gateway does. `operator`: it may see what is said of all
-    tenants."""
+    tenants. What the key's requests use counts for its tenant as one part in `weight` of it."""
 
     name: str
     tenant: str
@@ -72,6 +76,7 @@ class ApiKey:
     limits: KeyLimits = KeyLimits()
     cache: str = ""
     operator: bool = False
+    weight: int = 1
 
 
 def is_tenant_name(name: str) -> bool:
@@ -133,6 +138,7 @@ def describe_api_key(key: ApiKey) -> str:
     lines = [f'{name} = "{getattr(key, name)}"' for name in TEXTS]
     stated = {name: getattr(key.limits, name) for name in LIMITS}
     lines += [f"{name} = {value}" for name, value in stated.items() if value is not None]
+    lines += [f"{WEIGHT} = {key.weight}"] if key.weight != 1 else []
     lines += [f'{CACHE} = "{key.cache}"'] if key.cache else []
     lines += [f"{OPERATOR} = true"] if key.operator else []
     return "\n".join(["[[key]]", *lines, ""])
@@ -159,7 +165,8 @@ def _key(entry: dict[str, Any], place: str) -> ApiKey:
         raise InvalidRequest(f"{place} has {_listed(unknown)}: it may have {', '.join(FIELDS)}")
     tenant, name, key_hash = (_text(entry, field, place) for field in ("tenant", "name", "hash"))
     limits = KeyLimits(*(_limit(entry, limit, place) for limit in LIMITS))
-    return ApiKey(name, tenant, key_hash, limits, _cache(entry, place), _operator(entry, place))
+    cache, operator, weight = _cache(entry, place), _operator(entry, place), _weight(entry, place)
+    return ApiKey(name, tenant, key_hash, limits, cache, operator, weight)
 
 
 def _text(entry: dict[str, Any], field: str, place: str) -> str:
@@ -189,6 +196,16 @@ def _operator(entry: dict[str, Any], place: str) -> bool:
     value = entry.get(OPERATOR, False)
     if type(value) is not bool:
         raise InvalidRequest(f"{place} has a wrong {OPERATOR}: it must be true or false")
+    return value
+
+
+def _weight(entry: dict[str, Any], place: str) -> int:
+    value = entry.get(WEIGHT, 1)
+    if type(value) is not int or not 1 <= value <= MAX_WEIGHT:
+        raise InvalidRequest(
+            f"{place} has a wrong {WEIGHT}: it must be a whole number from 1 to {MAX_WEIGHT}; without it the "
+            "weight is 1"
+        )
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.messages.adapters import NO_ADAPTER, AdapterId
 from shared.sampling.parameters import SamplingParams
 
@@ -40,7 +41,8 @@ class Reserve:
     `prefill` is "" where decode itself is to compute the prompt and to send the first token.
     `token_ids` = prompt + tokens generated so far; `prompt_len` marks the border between them.
     `speculator` is "" when drafts are off. `inter_token_us` is the longest time that its client waits from
-    tokens to tokens; 0: any. `adapter` is what it is computed with, NO_ADAPTER for the model alone.
+    tokens to tokens; 0: any. `adapter` is what it is computed with, NO_ADAPTER for the model alone. `share`:
+    whose it is among those who share the worker, by the tenant's digest.
     """
 
     token_ids: bytes
@@ -54,6 +56,7 @@ class Reserve:
     priority: int
     inter_token_us: int = 0
     adapter: AdapterId = NO_ADAPTER
+    share: TenantShare = OPEN_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Prefill:
     """gateway → prefill: compute this, send the next token to `detokenizer`, the KV to `decode`.
 
     `first_token_us` is the deadline of that token, by which prompts are ordered; like `deadline_us` of the
-    envelope, which is the whole request's. 0: the same. `adapter` as in `Reserve`.
+    envelope, which is the whole request's. 0: the same. `adapter` and `share` as in
+    `Reserve`.
     """
 
     token_ids: bytes
@@ -74,6 +78,7 @@ class Prefill:
     priority: int
     first_token_us: int = 0
     adapter: AdapterId = NO_ADAPTER
+    share: TenantShare = OPEN_SHARE
 
 
 @dataclass(frozen=True, slots=True)

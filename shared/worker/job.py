@@ -10,6 +10,7 @@ from shared.blocks.block_hash import max_cached_blocks
 from shared.deadline import Deadline
 from shared.engine.sampling.grammar import CompiledGrammar
 from shared.errors import ProtocolError
+from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.kv.chunk import MAX_EPOCH
 from shared.kv.transfer_key import TransferKey
 from shared.messages import Envelope
@@ -47,6 +48,7 @@ class Job:
     deadline: Deadline
     spec: SequenceSpec
     priority: int  # the engine's: the least goes first
+    share: TenantShare = OPEN_SHARE
     phase: JobPhase = JobPhase.QUEUED
     grammar: CompiledGrammar | None = None
     adapter: str = ""  # what the engine calls it

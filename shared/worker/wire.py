@@ -10,6 +10,7 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
 from shared.errors import ContextExceeded, InvalidRequest
+from shared.fairness.share import TenantShare
 from shared.messages import Mark, Tokens, unpack_hashes, unpack_ids
 from shared.sampling.parameters import SamplingParams
 
@@ -28,6 +29,12 @@ def engine_priority(priority: int) -> int:
     if priority not in _PRIORITIES:
         raise InvalidRequest(f"priority {priority} does not exist; send 0 (normal), 1 (low) or 2 (high)")
     return _PRIORITIES[priority]
+
+
+def checked_share(share: TenantShare) -> TenantShare:
+    """The share of a route. Raises InvalidRequest for one that no gateway would send."""
+    share.check()
+    return share
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

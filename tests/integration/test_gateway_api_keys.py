@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.keys.rate_limits import KeyLedger
+from shared.fairness.share import tenant_digest
 from shared.files.api_key_file import ApiKey, KeyLimits, describe_api_key, hash_api_key, new_api_key
 from shared.messages import Message, Open, Prefill, Reserve, Tokenize
 from tests.integration.gateway_peers import Answer as PeerAnswer
@@ -38,9 +39,9 @@ REFUSALS = "penstock_api_key_refusals_total"
 class Client:
     """A key and what its holder sends."""
 
-    def __init__(self, name: str, tenant: str, **limits: int) -> None:
+    def __init__(self, name: str, tenant: str, *, weight: int = 1, **limits: int) -> None:
         self.secret = new_api_key()
-        self.key = ApiKey(name, tenant, hash_api_key(self.secret), KeyLimits(**limits))
+        self.key = ApiKey(name, tenant, hash_api_key(self.secret), KeyLimits(**limits), weight=weight)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -200,6 +201,53 @@ async def test_blocks_of_two_tenants_have_different_names_at_every_worker(nats_u
     assert names[0] == names[1] != names[2]
     assert reserved == names
     assert len(names[0]) >= 32
+
+
+async def test_workers_hear_whose_a_request_is_by_a_digest_and_what_its_key_weighs(
+    nats_url: str, keys: Path
+) -> None:
+    clients = Client("one", "acme"), Client("two", "acme", weight=3), Client("other", "rival")
+    async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, *clients)) as running:
+        for client in clients:
+            assert (await finish(peers, client.ask(running))).outcome == "finished"
+        await until(lambda: running.registry.audit().held == ())
+    shares = [m.share for _, m in peers["prefill-0"].of(Prefill) if isinstance(m, Prefill)]
+    assert shares == [m.share for _, m in peers["decode-0"].of(Reserve) if isinstance(m, Reserve)]
+    assert [share.weight for share in shares] == [1, 3, 1]
+    assert shares[0].tenant == shares[1].tenant == tenant_digest("acme", "")
+    assert shares[2].tenant == tenant_digest("rival", "")
+    assert "acme" not in shares[0].tenant
+
+
+async def test_one_tenants_line_does_not_keep_another_from_the_next_slot(nats_url: str, keys: Path) -> None:
+    heavy, light = Client("heavy", "heavy"), Client("light", "light")
+    async with (
+        fleet(nats_url, "tokenizer", "prefill", "detokenizer") as peers,
+        gateway(nats_url, api_keys=write(keys, heavy, light)) as running,
+    ):
+        decode = await peers.add("decode", capacity=1, live=1)
+        await running.knows("decode", 1)
+        queue = running.registry._context.admission_queue
+        calls = [asyncio.create_task(heavy.ask(running)) for _ in range(6)]
+        await until(lambda: len(queue) == 6)
+
+        async def placed(count: int) -> None:
+            """One slot has come free, and one more request is where it was."""
+            decode.say(live=0)
+            await until(lambda: len(decode.of(Reserve)) == count)
+            decode.say(live=1)
+            await until(lambda: running.fleet.instances("decode")[0].heartbeat.live == 1)
+
+        await placed(1)
+        calls.append(asyncio.create_task(light.ask(running, ask("hi", max_tokens=8))))
+        await until(lambda: len(queue) == 6)
+        for count in range(2, 8):
+            await placed(count)
+        for envelope, _ in decode.of(Reserve):
+            await peers.text(envelope.request_id, 5, "a", finish="stop")
+        await asyncio.gather(*calls)
+    tenants = [m.share.tenant for _, m in decode.of(Reserve) if isinstance(m, Reserve)]
+    assert tenants.index(tenant_digest("light", "")) == 1
 
 
 async def test_a_client_can_cancel_its_tenants_requests_and_no_others(nats_url: str, keys: Path) -> None:

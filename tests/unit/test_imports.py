@@ -51,6 +51,7 @@ ORDER = (
     "files",
     "sampling",
     "blocks",
+    "fairness",
     "messages",
     "bus",
     "actor",

@@ -16,6 +16,7 @@ from shared.config.fields import ConfigError, ConfigField, PathRule, Rule, check
 from shared.errors import InvalidRequest
 from shared.files.api_key_file import (
     LIMITS,
+    MAX_WEIGHT,
     ApiKey,
     KeyLimits,
     describe_api_key,
@@ -56,7 +57,10 @@ def main(argv: Sequence[str]) -> int:
     name = args.name or f"{args.tenant[:TENANT_CHARS]}-{secrets.token_hex(NAME_BYTES)}"
     limits = KeyLimits(*(getattr(args, limit) for limit in LIMITS))
     try:
-        add_api_key(file, ApiKey(name, args.tenant, hash_api_key(secret), limits, args.cache, args.operator))
+        add_api_key(
+            file,
+            ApiKey(name, args.tenant, hash_api_key(secret), limits, args.cache, args.operator, args.weight),
+        )
     except InvalidRequest as error:
         print(f"penstock keys: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -93,6 +97,14 @@ def build_keys_parser() -> argparse.ArgumentParser:
     for limit in LIMITS:
         option = "--" + limit.replace("_", "-")
         new.add_argument(option, type=int, metavar="N", help=f"{HELP[limit]} (default: no limit)")
+    new.add_argument(
+        "--weight",
+        type=int,
+        metavar="N",
+        default=1,
+        help=f"of its tokens where several tenants wait: what they use counts as an N-th, 1 to {MAX_WEIGHT} "
+        "(default: 1)",
+    )
     new.add_argument(
         "--cache",
         choices=CACHE_MODES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from services.gateway.admission.admission_queue import LOWEST_CLASS, too_long
+from services.gateway.admission.admission_queue import too_long
 from services.gateway.admission.degradation import FALL_SHARE, RISE_AT
+from services.gateway.admission.ticket import LOWEST_CLASS
 from services.gateway.fleet.routing import Candidate
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.degradation import DegradationLevel

@@ -1,55 +1,31 @@
-"""Queue requests while the slots at decode are taken: by class, deadline and arrival."""
+"""Queue requests while the slots at decode are taken: tenants in turn, each one's by class and deadline."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.admission.fair_turns import in_turn, others_ahead
+from services.gateway.admission.request_meter import RequestMeter
+from services.gateway.admission.ticket import Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
-from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
+from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.share import OPEN_SHARE, TenantShare
 
 POLL_S = 0.01
 """The time between two counts of slots while requests wait; heartbeats tell of freed ones about as fast."""
-AGING_S = 5.0
-"""A request that waits rises by one class in this time, so that no class starves."""
 ENDS_REMEMBERED = 32
-CLASSES: dict[int, int] = {pb.PRIORITY_HIGH: 1, pb.PRIORITY_NORMAL: 2, pb.PRIORITY_LOW: 3}
-LOWEST_CLASS = max(CLASSES.values())
 WAIT_DOUBT = 1.5
 """A request that waits already is sent away only when its turn is expected to be late by this factor: how
 fast slots come free is measured, not known."""
 WAIT = "wait"
 """Why such a request is shed, as `penstock_shed_total` counts it."""
-STARTED_CLASS = 0
-"""The class of a request that its client has tokens of: it goes before everything new."""
-
-_numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ticket:
-    """A request that wants to be routed. `blocks`: the KV blocks that it may come to need."""
-
-    model: ModelIdentity
-    priority_class: int
-    deadline: Deadline
-    blocks: int
-    arrived_s: float
-    number: int = field(default_factory=lambda: next(_numbers))
-
-    def order(self, now_s: float) -> tuple[int, float, int]:
-        """The least goes first."""
-        risen = int((now_s - self.arrived_s) / AGING_S)
-        return max(min(self.priority_class, 1), self.priority_class - risen), self.deadline.at_s, self.number
 
 
 class AdmissionQueue:
@@ -70,6 +46,7 @@ class AdmissionQueue:
         self._contends = contends
         self._start = start
         self._clock = clock
+        self._counters = ServiceCounters()
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
         self._placing: set[Ticket] = set()  # have their turn, and are not in any heartbeat yet
         self._gaps_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)
@@ -77,6 +54,10 @@ class AdmissionQueue:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def meter(self, share: TenantShare = OPEN_SHARE) -> RequestMeter:
+        """Return what counts the use of one request of this share: by it turns are given."""
+        return RequestMeter(self._counters, share)
 
     @asynccontextmanager
     async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
@@ -87,6 +68,7 @@ class AdmissionQueue:
         if self._waiting or not self._has_slot(ticket):
             await self._wait_for_turn(ticket)
         self._placing.add(ticket)
+        ticket.meter.take_turn(ticket.tokens)
         try:
             yield
         finally:
@@ -99,13 +81,14 @@ class AdmissionQueue:
             self._gaps_s.append(now_s - self._gap_began_s)
             self._gap_began_s = now_s
 
-    def expected_wait_s(self, model: ModelIdentity, priority_class: int) -> float:
-        """Return how long a request that came now would wait for its turn; 0 also when nobody can tell."""
-        ahead = sum(
-            1
-            for ticket in self._waiting
-            if ticket.priority_class <= priority_class and self._contends(ticket.model, model)
-        )
+    def expected_wait_s(
+        self, model: ModelIdentity, priority_class: int, share: TenantShare | None = None
+    ) -> float:
+        """Return how long a request that came now would wait for its turn; 0 also when nobody can tell.
+
+        With no `share` it goes behind those of all tenants, which none does.
+        """
+        ahead = self._ahead(model, share, lambda ticket: ticket.priority_class <= priority_class)
         if not ahead and self._slots(model, 1) != 0:
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
@@ -113,15 +96,31 @@ class AdmissionQueue:
     def remaining_wait_s(self, ticket: Ticket) -> float:
         """Return how long a ticket that had its turn and found no slot would wait for the next one; 0 as
         above."""
-        order = partial(Ticket.order, now_s=self._clock.monotonic_s())
-        ahead = sum(
-            1
-            for other in self._waiting
-            if order(other) < order(ticket) and self._contends(other.model, ticket.model)
-        )
+        now_s = self._clock.monotonic_s()
+        place = ticket.order(now_s)
+        share = ticket.meter.share if ticket.is_new else None
+        ahead = self._ahead(ticket.model, share, lambda other: other.order(now_s) < place)
         if not ahead and self._has_slot(ticket):
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
+
+    def _ahead(
+        self, model: ModelIdentity, share: TenantShare | None, is_before: Callable[[Ticket], bool]
+    ) -> int:
+        """Count those that go before a ticket of `share`; `is_before` says it of one of its own tenant."""
+        started = own = 0
+        others: dict[str, tuple[int, int]] = {}
+        for ticket in self._waiting:
+            if not self._contends(ticket.model, model):
+                continue
+            if not ticket.is_new:
+                started += is_before(ticket)
+            elif share is None or ticket.tenant == share.tenant:
+                own += is_before(ticket)
+            else:
+                count, _ = others.get(ticket.tenant, (0, 0))
+                others[ticket.tenant] = count + 1, ticket.meter.share.weight
+        return started + own + (0 if share is None else others_ahead(own, share.weight, others))
 
     def seconds_per_end(self) -> float:
         """Return how long it takes until a slot comes free, 0 while nobody can tell.
@@ -143,10 +142,12 @@ class AdmissionQueue:
             self._gap_began_s = self._clock.monotonic_s()
             self._start("admission", self._hand_out_turns())
         self._waiting[ticket] = turn
+        self._counters.join(ticket.tenant)
         try:
             await turn
         except asyncio.CancelledError:
-            self._waiting.pop(ticket, None)
+            if ticket in self._waiting:
+                self._leave(ticket)
             self._placing.discard(ticket)  # it may have had its turn in this very moment
             if turn.done() and not turn.cancelled():
                 turn.exception()  # or have been sent away: now nobody need know
@@ -156,11 +157,14 @@ class AdmissionQueue:
         while self._waiting:
             now_s = self._clock.monotonic_s()
             blocked: Counter[ModelIdentity] = Counter()  # a request without a slot blocks all behind it
-            for ticket in sorted(self._waiting, key=lambda ticket: ticket.order(now_s)):
+            for ticket in in_turn(self._waiting, self._counters, now_s):
+                if self._waiting[ticket].cancelled():  # its task has not run since, and takes it out then
+                    continue
                 ahead = sum(count for model, count in blocked.items() if self._contends(model, ticket.model))
                 if not ahead and self._has_slot(ticket):
                     self._placing.add(ticket)
-                    self._waiting.pop(ticket).set_result(None)
+                    ticket.meter.take_turn(ticket.tokens)
+                    self._leave(ticket).set_result(None)
                 elif self._is_late(ticket, ahead):
                     self._send_away(ticket, ahead)
                 else:
@@ -171,12 +175,16 @@ class AdmissionQueue:
         """Others have overtaken it, or slots come free more slowly than when it came. A request that its
         client has tokens of is not sent away."""
         remaining_s = ticket.deadline.remaining_s(self._clock)
-        is_new = ticket.priority_class != STARTED_CLASS
-        return is_new and (ahead + 1) * self.seconds_per_end() > WAIT_DOUBT * remaining_s
+        return ticket.is_new and (ahead + 1) * self.seconds_per_end() > WAIT_DOUBT * remaining_s
 
     def _send_away(self, ticket: Ticket, ahead: int) -> None:
         wait_s = (ahead + 1) * self.seconds_per_end()
-        self._waiting.pop(ticket).set_exception(too_long(wait_s, ticket.deadline.remaining_s(self._clock)))
+        self._leave(ticket).set_exception(too_long(wait_s, ticket.deadline.remaining_s(self._clock)))
+
+    def _leave(self, ticket: Ticket) -> asyncio.Future[None]:
+        """It waits no more; returns what tells it so."""
+        self._counters.leave(ticket.tenant)
+        return self._waiting.pop(ticket)
 
     def _has_slot(self, ticket: Ticket) -> bool:
         return self._slots(ticket.model, ticket.blocks) != 0

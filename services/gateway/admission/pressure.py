@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from services.gateway.admission.admission import queued_s
-from services.gateway.admission.admission_queue import LOWEST_CLASS, AdmissionQueue
+from services.gateway.admission.admission_queue import AdmissionQueue
 from services.gateway.admission.degradation import Degradation
+from services.gateway.admission.ticket import LOWEST_CLASS
 from services.gateway.admission.usual_budget import UsualBudget
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Candidate, serving
 from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.fairness.share import TenantShare
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -53,18 +55,18 @@ class Pressure:
         await self._asked.wait()
         self._asked.clear()
 
-    def wait_s(self, model: ModelIdentity) -> float:
+    def wait_s(self, model: ModelIdentity, share: TenantShare | None = None) -> float:
         """Return how long a request for `model` that goes behind all others would wait before it is
-        computed."""
-        queue_s = self._queue.expected_wait_s(model, LOWEST_CLASS)
+        computed; of a `share`, behind all of its tenant's."""
+        queue_s = self._queue.expected_wait_s(model, LOWEST_CLASS, share)
         return queue_s + min(
             map(queued_s, serving(self._instances("prefill"), "prefill", model)), default=0.0
         )
 
-    def of(self, model: ModelIdentity) -> float:
-        """Return that wait as a share of the usual budget."""
+    def of(self, model: ModelIdentity, share: TenantShare | None = None) -> float:
+        """Return that wait as a part of the usual budget."""
         usual_s = self.usual_budget_s
-        return self.wait_s(model) / usual_s if usual_s else 0.0
+        return self.wait_s(model, share) / usual_s if usual_s else 0.0
 
     def highest(self) -> float:
         """Return the highest pressure of all models that are served."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.gateway.admission.admission import check_class, check_ttft, check_wait
-from services.gateway.admission.admission_queue import CLASSES
+from services.gateway.admission.ticket import CLASSES
 from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity, find_model
 from services.gateway.fleet.routing import longest_context, serving
@@ -70,7 +70,9 @@ class AdmissionGate:
 
     def check_turn(self, model: ModelIdentity, request: Request, budget: Budget) -> None:
         """Raises Overloaded when the request's turn at decode is not expected in time."""
-        wait_s = self._context.admission_queue.expected_wait_s(model, CLASSES[request.priority])
+        wait_s = self._context.admission_queue.expected_wait_s(
+            model, CLASSES[request.priority], request.share
+        )
         check_wait(wait_s, budget.first_token.remaining_s())
 
     def check_prompt(
@@ -89,4 +91,6 @@ class AdmissionGate:
 
     def _check_class(self, model: ModelIdentity, request: Request) -> None:
         pressure, level = self._context.pressure, self._context.degradation.level
-        check_class(level, CLASSES[request.priority], pressure.of(model), pressure.usual_budget_s)
+        check_class(
+            level, CLASSES[request.priority], pressure.of(model, request.share), pressure.usual_budget_s
+        )

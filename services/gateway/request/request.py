@@ -13,6 +13,7 @@ from services.gateway.request.sampling import validate_sampling
 from services.gateway.request.tool_use import ToolUse
 from shared.cache_modes import OFF
 from shared.errors import InvalidRequest, NotFound
+from shared.fairness.share import TenantShare
 from shared.messages import ChatTurn
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS, DEFAULTED
 from shared.sampling.parameters import SamplingParams
@@ -44,6 +45,7 @@ class Request:
     `tenant` alone; it comes from the client's API key, never from the client. Within that, with those alone
     that send the same `cache_salt`. `shown_ids`: special tokens that stand in the text, known once the prompt
     is ids. `open_sampling`: parameters that the client left open, until the model's defaults are known.
+    `weight`: the key's, in its tenant's share.
     """
 
     model: str
@@ -65,6 +67,12 @@ class Request:
     shown_ids: tuple[int, ...] = ()
     cache: CacheUse = NO_CACHE
     open_sampling: tuple[str, ...] = ()
+    weight: int = 1
+
+    @property
+    def share(self) -> TenantShare:
+        """Its part of what its tenant may have, in this gateway."""
+        return TenantShare(self.tenant, self.weight)
 
     @property
     def cache_scope(self) -> str:
@@ -103,6 +111,7 @@ def validate_request(
     cache_mode: str = OFF,
     passage_order: str = SHARED_PREFIX,
     max_tokens: int = DEFAULT_MAX_TOKENS,
+    weight: int = 1,
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
@@ -141,6 +150,7 @@ def validate_request(
         tool_use=read_tools(message.chat),
         cache=read_cache_use(message, sampling, chat, cache_mode),
         open_sampling=tuple(name for name in DEFAULTED if not message.sampling.HasField(name)),
+        weight=weight,
     )
     _check_tools(request)
     if request.retrieval.passages:

@@ -56,6 +56,7 @@ class Ingress:
             cache_mode=key.cache or self._config.cache_mode,
             passage_order=self._config.passage_order,
             max_tokens=self._config.default_max_tokens,
+            weight=key.weight,
         )
 
     def check_room(self, key: ApiKey, count: int = 1) -> None:

@@ -9,6 +9,7 @@ from services.gateway.request.request import Request
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
 from services.gateway.scope.token_log import TokenLog
 from shared.deadline import Deadline
+from shared.fairness.share import TenantShare
 from shared.messages import AdapterId, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.text.incremental import PROMPT_TAIL_TOKENS
@@ -24,11 +25,12 @@ def route_messages(
     hashes: tuple[bytes, ...],
     first_token: Deadline,
     adapter: AdapterId,
+    share: TenantShare,
 ) -> dict[str, Message]:
     """Return the messages by role, first for the role that the first token waits for.
 
     Decode hears all of what prefill would where it computes the prompt. `ids` are those of prompt and log,
-    `hashes` those of their blocks.
+    `hashes` those of their blocks. `share` names the tenant as workers know it.
     """
     token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
     prompt_ids = ids[: log.prompt_tokens]
@@ -45,6 +47,7 @@ def route_messages(
         priority=request.priority,
         first_token_us=first_token.to_unix_us(),
         adapter=adapter,
+        share=share,
     )
     opened = Open(
         gateway=gateway,
@@ -69,6 +72,7 @@ def route_messages(
         priority=request.priority,
         inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
         adapter=adapter,
+        share=share,
     )
     if route.prefill:
         return {"prefill": prefill, "detokenizer": opened, "decode": reserve}

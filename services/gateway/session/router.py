@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from services.gateway.admission.admission import check_wait
-from services.gateway.admission.admission_queue import CLASSES, STARTED_CLASS, Ticket
+from services.gateway.admission.ticket import CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
 from services.gateway.fleet.best_route import best_route
 from services.gateway.fleet.request_client import unexpected_answer
@@ -28,6 +29,7 @@ from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
+from shared.fairness.share import tenant_digest
 from shared.messages import Accepted, Message
 from shared.roles import ROUTED_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
@@ -65,6 +67,10 @@ class Router:
         self._admission_queue = context.admission_queue
         self._breakers = context.breakers
         self._crash_record = scope.crash_record
+        self._meter = scope.meter
+        self._share = replace(
+            scope.meter.share, tenant=tenant_digest(scope.request.tenant, context.config.fleet_key)
+        )
         self._request_id = scope.request_id
         self._rotation = scope.rotation
         self._cancel_epoch = cancel_epoch
@@ -161,6 +167,9 @@ class Router:
             deadline=deadline,
             blocks=blocks_ahead(tokens, output_tokens, self._kv_groups),
             arrived_s=self._arrived_s,
+            meter=self._meter,
+            tokens=tokens,
+            max_tokens=output_tokens,
         )
 
     @property
@@ -232,6 +241,7 @@ class Router:
             hashes,
             deadline,
             self._model.adapter,
+            self._share,
         )
         loads = self._record_sent(route, ids, hashes)
         asks = [
@@ -301,6 +311,7 @@ class Router:
         route = self._state.route
         if route is not None and role == route.prompt_role:
             self._state.record_cached(answer.cached_tokens)
+            self._meter.record_cached(answer.cached_tokens)
 
     def _avoid(self, refused: Refused) -> None:
         view = self._fleet.get(refused.role, refused.instance)

@@ -252,6 +252,7 @@ class Session:
 
     def _end(self, outcome: Outcome) -> None:
         self.state.end_session()
+        self._scope.meter.end()
         # First, so that a client that hears of the end has room for its next request.
         self._scope.allowance.charge(self.state.used_tokens)
         self.response.put_end(outcome)

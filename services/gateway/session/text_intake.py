@@ -26,6 +26,7 @@ class TextIntake:
         self._state = scope.state
         self._response = scope.response
         self._timeline = scope.timeline
+        self._meter = scope.meter
         self._watch = watch
         self._refuse = refuse
         self._closed = False
@@ -86,6 +87,7 @@ class TextIntake:
         self._timeline.add_row(marks)
         if token_ids:
             count_tokens(self._state, len(token_ids))
+            self._meter.draw(len(token_ids))
             self.last_token_s = now_s
             if not self.begun.done():
                 self.begun.set_result(None)

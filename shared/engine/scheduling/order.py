@@ -1,5 +1,5 @@
-"""Choose who goes first: priority classes with ageing, earliest deadline within a class, prompts one by
-one."""
+"""Choose who goes first: the tenant with the least service, of its own by priority class with ageing, in a
+class by deadline; prompts one by one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from shared.engine.cost_model import CostModel
 from shared.engine.sequence import LiveSequence
 from shared.errors import InvalidRequest
+from shared.fairness.service_counters import ServiceCounters
 
 NORMAL_PRIORITY = 1
 LOWEST_PRIORITY = 2  # 0 is the highest
@@ -16,7 +17,7 @@ AGING_US = 2_000_000
 PATIENCE_US = 30_000_000
 """The deadline, after admission, of a sequence that brings none: it comes before everything later."""
 
-Precedence = tuple[int, int, int]
+Precedence = tuple[float, int, int, int, int]
 
 
 def check_priority(priority: int) -> None:
@@ -29,30 +30,34 @@ def class_at(sequence: LiveSequence, now_us: int) -> int:
     return max(0, sequence.priority - (now_us - sequence.waiting_since_us) // AGING_US)
 
 
-def precedence(sequence: LiveSequence, now_us: int) -> Precedence:
+def precedence(sequence: LiveSequence, now_us: int, counters: ServiceCounters) -> Precedence:
     """The least goes first."""
-    return class_at(sequence, now_us), sequence.deadline_us, sequence.order
+    standing = counters.standing(sequence.share.tenant)
+    return *standing, class_at(sequence, now_us), sequence.deadline_us, sequence.order
 
 
-def keeps_blocks(sequence: LiveSequence) -> Precedence:
-    """The greatest gives way when blocks run out: lowest class, then latest deadline, then last admitted.
+def keeps_blocks(sequence: LiveSequence, counters: ServiceCounters) -> Precedence:
+    """The greatest gives way when blocks run out: the tenant that has had most service, of its sequences the
+    lowest class, then latest deadline, then last admitted.
 
     Each time it did, its class is one better: else those that come in later could take its blocks for ever.
     """
     priority = max(0, sequence.priority - sequence.times_preempted)
-    return priority, sequence.deadline_us, sequence.order
+    standing = counters.standing(sequence.share.tenant)
+    return *standing, priority, sequence.deadline_us, sequence.order
 
 
 class PromptOrder:
     """The order among prompts: one after another, and the next one beside it where that costs little.
 
-    The turn goes to the first by precedence or, where that is another, to the shortest of its class: to each
-    of the two for as many tokens as the other had. So a short prompt does not stand behind a long one, and a
-    long one is never slower than by half.
+    The turn goes to the first by precedence or, where that is another, to the shortest of its tenant and
+    class: to each of the two for as many tokens as the other had. So a short prompt does not stand behind a
+    long one, and a long one is never slower than by half.
     """
 
-    def __init__(self, cost: CostModel) -> None:
+    def __init__(self, cost: CostModel, counters: ServiceCounters) -> None:
         self._cost = cost
+        self._counters = counters
         self._shortest_ahead = 0  # tokens that the shortest had more than the first, since they differ
 
     def share_chunk(
@@ -63,11 +68,15 @@ class PromptOrder:
         A block that several prompts come to next is computed by the first of them that has its turn; the
         others go on behind it, or one of them instead of it when it is gone.
         """
-        in_order = sorted(waiting, key=lambda sequence: precedence(sequence, now_us))
+        in_order = sorted(waiting, key=lambda sequence: precedence(sequence, now_us, self._counters))
         first = in_order[0]
         first_class = class_at(first, now_us)
         shortest = min(
-            (sequence for sequence in in_order if class_at(sequence, now_us) == first_class),
+            (
+                sequence
+                for sequence in in_order
+                if sequence.share.tenant == first.share.tenant and class_at(sequence, now_us) == first_class
+            ),
             key=lambda sequence: sequence.num_uncomputed,
         )
         if shortest.num_uncomputed == first.num_uncomputed:

@@ -24,6 +24,9 @@ from shared.engine.scheduling.order import (
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.engine.step_pacer import OwnRequests
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
+from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.share import OPEN_SHARE, TenantShare
+from shared.fairness.token_cost import prompt_cost, step_cost
 
 PREDICTION_DOUBT = 2.0
 """A prompt is refused for want of time only when it is predicted to take so many times what is left."""
@@ -136,10 +139,11 @@ class Scheduler:
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
+        self.counters = ServiceCounters()
         self.lookups = NgramDrafts(ngram_tokens, ngram_batch_tokens)
         self._block_manager = block_manager
         self._cost = cost
-        self._prompt_order = PromptOrder(cost)
+        self._prompt_order = PromptOrder(cost, self.counters)
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._max_step_us = max_step_us
@@ -148,8 +152,8 @@ class Scheduler:
 
     # --- who is here ---
 
-    def check_room(self, key: str, priority: int = NORMAL_PRIORITY) -> None:
-        """Raise unless a new sequence `key` may come in now."""
+    def check_room(self, key: str, priority: int = NORMAL_PRIORITY, share: TenantShare = OPEN_SHARE) -> None:
+        """Raise unless a new sequence `key` may come in now: nobody who goes before it waits for blocks."""
         if key in self.sequences:
             raise InvalidRequest(f"sequence {key!r} is already held; release it before admitting it again")
         if len(self.sequences) >= self._max_sequences:
@@ -157,8 +161,7 @@ class Scheduler:
                 f"all {self._max_sequences} sequences are taken; try again later or raise max_sequences",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        now_us = self._now_us()
-        if any(class_at(sequence, now_us) <= priority for sequence in self._preempted()):
+        if any(self._is_before(sequence, priority, share) for sequence in self._preempted()):
             raise Overloaded(
                 "KV blocks ran out and a preempted sequence waits for them; try again later",
                 retry_after_ms=RETRY_AFTER_MS,
@@ -186,12 +189,22 @@ class Scheduler:
         sequence.deadline_us = now_us + PATIENCE_US if deadline_us is None else deadline_us
         sequence.waiting_since_us = now_us
         self.lookups.forget(sequence.key)  # what was revised is another text
+        sequence.num_charged = max(sequence.num_charged, sequence.num_computed)
+        self.hold_sequence(sequence)
+
+    def hold_sequence(self, sequence: LiveSequence) -> None:
+        """It is here from now on, instead of another of its key if there is one."""
+        self.counters.join(sequence.share.tenant)
+        replaced = self.sequences.get(sequence.key)
+        if replaced is not None:
+            self.counters.leave(replaced.share.tenant)
         self.sequences[sequence.key] = sequence
 
     def remove_sequence(self, key: str) -> bool:
         sequence = self.sequences.pop(key, None)
         if sequence is None:
             return False
+        self.counters.leave(sequence.share.tenant)
         self._block_manager.free_blocks(sequence)
         self.lookups.forget(key)
         return True
@@ -241,6 +254,20 @@ class Scheduler:
         sequence = work.sequence
         sequence.num_computed = work.start + num_tokens
         self._block_manager.commit(sequence)
+        if not self.counters.alone:
+            self._charge(work, num_tokens)
+
+    def _charge(self, work: Work, num_tokens: int) -> None:
+        """A step has computed for a sequence. What it computes again, because it gave way, was charged
+        before, and so was a token that was drawn."""
+        sequence, cost = work.sequence, 0.0
+        num_drawn = num_tokens - work.num_tokens + 1 if work.num_draws else 0
+        if work.is_prefill:
+            cost = prompt_cost(min(work.num_tokens, max(0, sequence.num_computed - sequence.num_charged)))
+        if num_drawn:
+            cost += step_cost(num_drawn, sequence.num_computed)
+        sequence.num_charged = max(sequence.num_charged, sequence.num_computed + (num_drawn > 0))
+        self.counters.charge(sequence.share, cost)
 
     def check(self, blocks: range | None = None) -> None:
         """Raise InternalError unless every block (of `blocks`), every length and all that is offloaded is
@@ -329,8 +356,15 @@ class Scheduler:
         chosen = self._with_status(SequenceStatus.PREEMPTED)
         if len(chosen) > 1:
             now_us = self._now_us()
-            chosen.sort(key=lambda sequence: precedence(sequence, now_us))
+            chosen.sort(key=lambda sequence: precedence(sequence, now_us, self.counters))
         return chosen
+
+    def _is_before(self, sequence: LiveSequence, priority: int, share: TenantShare) -> bool:
+        """Whether a sequence that waits for blocks goes before a new one of this class and share."""
+        tenant = sequence.share.tenant
+        if tenant != share.tenant:
+            return self.counters.level(tenant) <= self.counters.level(share.tenant)
+        return class_at(sequence, self._now_us()) <= priority
 
     def _resume_preempted(self) -> None:
         """Resume preempted sequences as far as there are blocks; nobody waits for KV that is still being
@@ -346,7 +380,7 @@ class Scheduler:
         """Secure the next write of `sequence`: others give way until there are blocks for it, or it does."""
         while sequence.status is SequenceStatus.ACTIVE and not self._block_manager.secure(sequence):
             unpinned = (other for other in self._with_status(SequenceStatus.ACTIVE) if not other.pinned)
-            victim = max(unpinned, key=keeps_blocks)
+            victim = max(unpinned, key=lambda other: keeps_blocks(other, self.counters))
             self._block_manager.preempt(victim)
             victim.waiting_since_us = self._now_us()
             victim.times_preempted += 1

@@ -17,6 +17,7 @@ from shared.engine import StepResult
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.native.library import library
 from shared.engine.step_pacer import REMEMBERED_STEPS
+from shared.fairness.share import TenantShare
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
@@ -59,11 +60,16 @@ async def driver(model_dir: Path) -> AsyncIterator[DecodeDriver]:
     await driver.close_engine()
 
 
-async def test_a_job_joins_the_batch_with_its_priority_and_its_deadline(driver: DecodeDriver) -> None:
+async def test_a_job_joins_the_batch_with_its_priority_its_deadline_and_its_share(
+    driver: DecodeDriver,
+) -> None:
     jobs = [job("low", LOW, 30.0), job("normal", NORMAL, 20.0), job("high", HIGH, 40.0)]
+    for number, one in enumerate(jobs, start=1):
+        one.share = TenantShare(f"tenant {number}", weight=number)
     admitted = [one for report in await joined(driver, *jobs) for one in report.admitted]
     assert [one.job for one in admitted] == [*jobs, *jobs]
     assert [one.outcome for one in admitted[3:]] == [None, None, None]
+    assert [driver.engine._scheduler.sequences[one.key].share for one in jobs] == [one.share for one in jobs]
     sequences = driver.engine._scheduler.sequences
     assert [sequences[one.key].priority for one in jobs] == [2, 1, 0]
     assert [sequences[one.key].deadline_us for one in jobs] == [

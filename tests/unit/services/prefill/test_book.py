@@ -12,7 +12,8 @@ from services.prefill.job import PrefillJob, read_job
 from services.prefill.kv_announcer import ready_blocks
 from services.prefill.queue import PATIENCE_S
 from shared.deadline import Deadline
-from shared.errors import Cancelled, Overloaded, ProtocolError, StaleEpoch
+from shared.errors import Cancelled, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
+from shared.fairness.share import TenantShare
 from shared.messages import Envelope, Prefill, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.clock import FakeClock
@@ -129,3 +130,60 @@ def test_nobody_is_taken_behind_a_job_that_claims_room() -> None:
     jobs.queue._clock = FakeClock(big.refused_s + PATIENCE_S)
     alone, _ = jobs.take_jobs(1000)
     assert alone == [big]
+
+
+def of(share: TenantShare, request_id: str, tokens: int = 100) -> PrefillJob:
+    return dataclasses.replace(job(request_id, tokens=tokens), share=share)
+
+
+HEAVY, LIGHT = TenantShare("heavy"), TenantShare("light")
+
+
+def test_prompts_of_two_tenants_are_taken_in_turn_by_what_they_take_to_compute() -> None:
+    jobs = book()
+    for number in range(4):
+        jobs.add(of(HEAVY, f"heavy {number}", tokens=200), 0.0)
+    for number in range(4):
+        jobs.add(of(LIGHT, f"light {number}", tokens=50), 0.0)
+    taken, _ = jobs.take_jobs(600)
+    assert [one.request_id for one in taken] == [
+        "heavy 0",
+        "light 0",
+        "light 1",
+        "light 2",
+        "light 3",
+        "heavy 1",
+    ]
+
+
+def test_a_prompt_that_found_no_room_has_not_been_served() -> None:
+    jobs = book()
+    jobs.add(of(HEAVY, "heavy"), 0.0)
+    jobs.add(of(LIGHT, "light"), 0.0)
+    for _ in range(3):
+        (first,), _ = jobs.take_jobs(1)
+        jobs.put_back(first)
+    (again,), _ = jobs.take_jobs(1)
+    assert {first.request_id, again.request_id} == {"heavy", "light"}
+    (other,), _ = jobs.take_jobs(1)
+    assert other.request_id == first.request_id
+
+
+def test_prompts_of_a_tenant_that_has_had_more_do_not_keep_anothers_waiting() -> None:
+    jobs = book()
+    for number in range(4):
+        jobs.add(of(HEAVY, f"heavy {number}"), 0.0)
+    for one in jobs.take_jobs(1000)[0]:
+        one.phase = JobPhase.COMPUTING
+    jobs.add(of(HEAVY, "heavy 4"), 0.0)
+    assert jobs.prompts_ahead == 4
+    jobs.add(of(LIGHT, "light"), 0.0)
+    jobs._counters.charge(HEAVY, 1.0)  # a light one that comes is lifted to the heavy ones
+    assert jobs.prompts_ahead == 0
+
+
+def test_a_job_of_an_impossible_share_is_refused() -> None:
+    prefill = Prefill(pack_ids([1]), 1, b"", sampling(max_tokens=16), "g", "d", "decode-0", 0)
+    prefill = dataclasses.replace(prefill, share=TenantShare("t", weight=0))
+    with pytest.raises(InvalidRequest, match="weight of a share is 0"):
+        read_job(Envelope("r", 1), prefill, Deadline.after(9.0), vocab_size=10, max_model_len=64, now_s=0.0)

@@ -14,6 +14,7 @@ from services.prefill.queue import DeadlineQueue
 from shared.deadline import Deadline
 from shared.engine import AdmitResult
 from shared.errors import InvalidRequest
+from shared.fairness.share import TenantShare
 from shared.messages import Envelope, Prefill, pack_ids
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
@@ -80,11 +81,13 @@ async def test_the_engine_hears_priority_and_deadline_and_each_prompt_stands_alo
     driver = PrefillDriver(lambda: make_engine(model_dir, max_batch_tokens=64), PrefixMirror(), lambda: None)
     await driver.load_engine()
     jobs = [job("low", LOW), job("low", LOW), job("high", HIGH)]  # the second one's name is taken
+    jobs[0].share = TenantShare("t", weight=3)
     first, second, third = await driver.admit(jobs, [lambda *_: None] * 3)
     sequences = driver.engine._scheduler.sequences
     assert isinstance(second, InvalidRequest)
     assert isinstance(first, AdmitResult)
     assert isinstance(third, AdmitResult)
+    assert sequences["low/1"].share == jobs[0].share
     assert [(one.priority, one.deadline_us) for one in (sequences["low/1"], sequences["high/1"])] == [
         (2, round(jobs[0].deadline.at_s * 1e6)),
         (0, round(jobs[2].deadline.at_s * 1e6)),

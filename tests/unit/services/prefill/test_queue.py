@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from services.prefill.queue import MIN_RETRY_MS, PATIENCE_S, DeadlineQueue, Entry
+from services.prefill.queue import MAX_GUESTS, MIN_RETRY_MS, PATIENCE_S, DeadlineQueue, Entry
 from shared.deadline import Deadline
 from shared.errors import Overloaded
+from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.share import TenantShare
 from tests.support.clock import FakeClock
 
 
@@ -170,3 +173,62 @@ def test_who_cannot_start_yet_is_passed_over_but_expires() -> None:
     clock.advance(20.0)
     assert [late.key for late in queue.take_entry(lambda _: False).expired] == ["compiling"]
     assert queue.queued_tokens == 0
+
+
+A, B = TenantShare("a"), TenantShare("b")
+
+
+def counted(clock: FakeClock, max_entries: int = 8) -> tuple[DeadlineQueue, ServiceCounters]:
+    """A queue in which two tenants have something to do."""
+    counters = ServiceCounters()
+    for share in (A, B):
+        counters.join(share.tenant)
+    queue = DeadlineQueue(max_entries=max_entries, max_tokens=1000, counters=counters, clock=clock)
+    return queue, counters
+
+
+def of(share: TenantShare, key: str, **fields: Any) -> Entry:
+    return dataclasses.replace(entry(key, **fields), share=share)
+
+
+def test_the_tenant_that_has_had_less_goes_first_whatever_class_and_deadline_the_other_names() -> None:
+    queue, counters = counted(FakeClock(100.0))
+    queue.push(of(A, "a urgent", at_s=101.0, priority=1), 0.0)
+    queue.push(of(B, "b late", at_s=300.0, priority=-1), 0.0)
+    queue.push(of(B, "b soon", at_s=200.0, priority=-1), 0.0)
+    counters.charge(A, 10.0)
+    assert drain(queue) == ["b soon", "b late", "a urgent"]
+
+
+def test_a_prompt_that_claims_room_claims_it_against_its_own_tenant() -> None:
+    clock = FakeClock(100.0)
+    queue, counters = counted(clock)
+    queue.push(of(A, "a big", at_s=900.0), 0.0)
+    refused(queue, "a big", clock)
+    clock.advance(PATIENCE_S)
+    queue.push(of(A, "a small", at_s=150.0, priority=0), 0.0)
+    queue.push(of(B, "b", at_s=800.0, priority=-1), 0.0)
+    counters.charge(A, 10.0)
+    assert drain(queue) == ["b", "a big", "a small"]
+
+
+def test_a_queue_that_one_tenant_has_filled_takes_a_prompt_of_another_and_one_only() -> None:
+    queue, _ = counted(FakeClock(100.0), max_entries=2)
+    for number in range(2):
+        queue.push(of(A, f"a{number}"), 0.0)
+    for over in (of(A, "a over"), of(B, "b"), of(B, "b over")):
+        if over.key == "b":
+            queue.push(over, 0.0)
+        else:
+            with pytest.raises(Overloaded):
+                queue.push(over, 0.0)
+    assert len(queue) == 3
+
+
+def test_a_full_queue_takes_no_more_guests_than_it_says() -> None:
+    queue = make_queue(FakeClock(100.0), max_entries=1)
+    for number in range(1 + MAX_GUESTS):
+        queue.push(of(TenantShare(f"t{number}"), f"t{number}"), 0.0)
+    with pytest.raises(Overloaded):
+        queue.push(of(TenantShare("one more"), "one more"), 0.0)
+    assert len(queue) == 1 + MAX_GUESTS

@@ -25,6 +25,7 @@ FILE = Path("keys.toml")
 WEB = ApiKey("web", "acme", hash_api_key("1"), KeyLimits(60, 2, 1000))
 APP = ApiKey("app", "acme", hash_api_key("2"))
 BOT = ApiKey("bot", "acme", hash_api_key("3"), cache="semantic", operator=True)
+GOLD = ApiKey("gold", "acme", hash_api_key("4"), weight=7)
 
 
 def entry(**changes: str) -> str:
@@ -39,7 +40,7 @@ def refusal(text: str) -> str:
 
 
 def test_what_is_described_is_what_is_parsed() -> None:
-    keys = (WEB, APP, BOT)
+    keys = (WEB, APP, BOT, GOLD)
     assert parse_api_keys("\n".join(map(describe_api_key, keys)), FILE) == keys
 
 
@@ -78,6 +79,10 @@ def test_a_tenant_may_have_several_keys() -> None:
         ({"operator": '"yes"'}, "has a wrong operator: it must be true or false"),
         ({"operator": "1"}, "has a wrong operator"),
         ({"cache": '""'}, "has a wrong cache"),
+        ({"weight": "0"}, "has a wrong weight: it must be a whole number from 1 to 1000; without it"),
+        ({"weight": "1001"}, "has a wrong weight"),
+        ({"weight": "true"}, "has a wrong weight"),
+        ({"weight": "1.5"}, "has a wrong weight"),
         ({"rate": "5"}, "has rate: it may have name, tenant, hash, requests_per_min"),
     ],
 )

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from services.cli.__main__ import main
+from services.cli.exit_codes import EXIT_FAILED
 from services.cli.fleet import keys
 from shared.cache_modes import CACHE_MODES
 from shared.errors import InvalidRequest
-from shared.files.api_key_file import ApiKey, KeyLimits, hash_api_key, parse_api_keys
+from shared.files.api_key_file import MAX_WEIGHT, ApiKey, KeyLimits, hash_api_key, parse_api_keys
 from tests.support.data import REPOSITORY
 
 
@@ -210,3 +211,13 @@ def test_a_configuration_that_is_wrong_is_a_sentence(
         main(["keys", "new", "--tenant", "acme"])
     assert end.value.code == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_key_may_have_a_weight_and_an_impossible_one_files_nothing(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = ["keys", "new", "--tenant", "acme", "--file", str(file), "--weight"]
+    assert main([*new, str(MAX_WEIGHT)]) == 0
+    assert main([*new, str(MAX_WEIGHT + 1)]) == EXIT_FAILED
+    assert "has a wrong weight" in capsys.readouterr().err
+    assert [key.weight for key in filed(file)] == [MAX_WEIGHT]

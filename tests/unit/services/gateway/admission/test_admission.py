@@ -15,8 +15,8 @@ from services.gateway.admission.admission import (
     check_wait,
     predict_ttft_s,
 )
-from services.gateway.admission.admission_queue import CLASSES
 from services.gateway.admission.degradation import FALL_SHARE, RISE_AT
+from services.gateway.admission.ticket import CLASSES
 from shared.degradation import DegradationLevel
 from shared.errors import DeadlineExpired, Overloaded
 from shared.messages import Heartbeat

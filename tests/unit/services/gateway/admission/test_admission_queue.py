@@ -10,18 +10,13 @@ from operator import eq
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.admission.admission_queue import (
-    AGING_S,
-    CLASSES,
-    STARTED_CLASS,
-    WAIT_DOUBT,
-    AdmissionQueue,
-    Ticket,
-)
+from services.gateway.admission.admission_queue import WAIT_DOUBT, AdmissionQueue
+from services.gateway.admission.ticket import AGING_S, CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.tasks import Tasks
 from shared.deadline import Deadline
 from shared.errors import Overloaded
+from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.messages import AdapterId
 from tests.support.clock import FakeClock
 from tests.support.wait import until
@@ -48,12 +43,24 @@ class House:
         self.admitted: list[str] = []
 
     def ticket(
-        self, priority_class: int = NORMAL, deadline_s: float = 60.0, model: str = MODEL.name, blocks: int = 1
+        self,
+        priority_class: int = NORMAL,
+        deadline_s: float = 60.0,
+        model: str = MODEL.name,
+        blocks: int = 1,
+        share: TenantShare = OPEN_SHARE,
+        tokens: int = 100,
     ) -> Ticket:
         """`deadline_s` from now."""
         now_s = self.clock.monotonic_s()
         return Ticket(
-            ModelIdentity(model), priority_class, Deadline(now_s + deadline_s), blocks=blocks, arrived_s=now_s
+            ModelIdentity(model),
+            priority_class,
+            Deadline(now_s + deadline_s),
+            blocks=blocks,
+            arrived_s=now_s,
+            meter=self.queue.meter(share),
+            tokens=tokens,
         )
 
     def come(self, name: str, ticket: Ticket) -> None:
@@ -278,3 +285,70 @@ async def test_a_request_that_its_client_has_tokens_of_is_not_sent_away(house: H
     await waiting(house, 2)
     await house.free(2)
     assert house.admitted == ["started", "patient"]
+
+
+HEAVY, LIGHT = TenantShare("heavy"), TenantShare("light")
+
+
+async def test_a_tenant_with_one_request_does_not_stand_behind_all_of_another(house: House) -> None:
+    for number in range(20):
+        house.come(f"heavy {number}", house.ticket(HIGH, share=HEAVY))
+    await waiting(house, 20)
+    await house.free(2)
+    house.come("light", house.ticket(LOW, deadline_s=900.0, share=LIGHT))
+    await waiting(house, 19)
+    await house.free(1)
+    assert house.admitted == ["heavy 0", "heavy 1", "light"]
+
+
+async def test_a_tenants_class_and_deadline_order_only_its_own_requests(house: House) -> None:
+    house.come("a low", house.ticket(LOW, share=HEAVY))
+    house.come("a high", house.ticket(HIGH, share=HEAVY))
+    house.come("b late", house.ticket(NORMAL, 90.0, share=LIGHT))
+    house.come("b soon", house.ticket(NORMAL, 10.0, share=LIGHT))
+    house.come("b started", house.ticket(STARTED_CLASS, 99.0, share=LIGHT))
+    await waiting(house, 5)
+    for _ in range(5):
+        await house.free(1)
+    assert house.admitted[0] == "b started"
+    assert [name for name in house.admitted if name.startswith("a")] == ["a high", "a low"]
+    assert [name for name in house.admitted[1:] if name.startswith("b")] == ["b soon", "b late"]
+    assert {name[0] for name in house.admitted[1:3]} == {"a", "b"}
+
+
+async def test_the_wait_that_a_tenant_is_told_is_not_that_of_anothers_line(house: House) -> None:
+    await busy(house)
+    for number in range(20):
+        house.come(f"heavy {number}", house.ticket(share=HEAVY, deadline_s=1e6))
+    await waiting(house, 21)
+    heavy_s = house.queue.expected_wait_s(MODEL, NORMAL, HEAVY)
+    assert heavy_s == pytest.approx(22 * SECONDS_PER_END)
+    light_s = house.queue.expected_wait_s(MODEL, NORMAL, LIGHT)
+    assert light_s == pytest.approx(3 * SECONDS_PER_END)  # the patient one's, a heavy one's, its own
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == heavy_s  # whoever goes behind all
+    third = house.queue.expected_wait_s(MODEL, NORMAL, TenantShare("third", weight=2))
+    assert third == pytest.approx(light_s)
+
+
+async def test_who_is_cancelled_as_slots_are_counted_does_not_end_the_turns_of_others(house: House) -> None:
+    leaving: list[asyncio.Task[None]] = []
+
+    def count(_model: ModelIdentity, _blocks: int) -> int:
+        if leaving:
+            leaving.pop().cancel()
+        return house.slots or 0
+
+    queue = AdmissionQueue(count, eq, house.tasks.start, house.clock)
+    came: list[str] = []
+
+    async def sit(name: str) -> None:
+        async with queue.turn(dataclasses.replace(house.ticket(), meter=queue.meter())):
+            came.append(name)
+
+    first, second, third = (asyncio.create_task(sit(name)) for name in ("first", "second", "third"))
+    await until(lambda: len(queue) == 3)
+    leaving.append(second)  # at the look at the first one's slot: the second's turn is next
+    house.slots = 3
+    await asyncio.gather(first, third)
+    await asyncio.gather(second, return_exceptions=True)
+    assert came == ["first", "third"]

@@ -8,9 +8,10 @@ from operator import eq
 
 import pytest
 
-from services.gateway.admission.admission_queue import CLASSES, AdmissionQueue, Ticket
+from services.gateway.admission.admission_queue import AdmissionQueue
 from services.gateway.admission.degradation import Degradation
 from services.gateway.admission.pressure import RESTS_AFTER, Pressure, watch_pressure
+from services.gateway.admission.ticket import CLASSES, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Candidate
 from services.gateway.fleet.sent_load import LoadedView
@@ -39,7 +40,9 @@ class Fleet:
         return [LoadedView(InstanceView(beat, 0.0), beat) for beat in self.beats[role]]
 
     async def wait(self, model: ModelIdentity, *, seconds_per_end: float) -> None:
-        ticket = Ticket(model, max(CLASSES.values()), Deadline(9e9), blocks=1, arrived_s=0.0)
+        ticket = Ticket(
+            model, max(CLASSES.values()), Deadline(9e9), blocks=1, arrived_s=0.0, meter=self.queue.meter()
+        )
 
         async def sit() -> None:
             async with self.queue.turn(ticket):

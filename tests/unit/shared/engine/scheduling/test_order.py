@@ -10,12 +10,22 @@ from shared.engine.cost_model import CostModel, Features
 from shared.engine.scheduling.order import (
     AGING_US,
     PATIENCE_US,
+    Precedence,
     PromptOrder,
     class_at,
     keeps_blocks,
     precedence,
 )
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
+from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.share import TenantShare
+
+NOBODY = ServiceCounters()
+"""Those of a place where only one tenant is."""
+
+
+def first_to_go(sequence: LiveSequence) -> Precedence:
+    return keeps_blocks(sequence, NOBODY)
 
 
 def waiting(key: str, remaining: int, **fields: Any) -> LiveSequence:
@@ -40,14 +50,14 @@ def order_at(*, step_us: float, token_us: float) -> PromptOrder:
     for _ in range(20):
         for features in (Features(1, 1, 9), Features(9, 1, 80), Features(48, 2, 960), Features(8, 8, 5000)):
             cost.observe(features, step_us + token_us * features.tokens)
-    return PromptOrder(cost)
+    return PromptOrder(cost, ServiceCounters())
 
 
 def shares(
     sequences: list[LiveSequence], budget: int, now_us: int = 0, *, order: PromptOrder | None = None
 ) -> dict[str, int]:
     """Without an `order`: of one that knows no costs yet."""
-    order = order or PromptOrder(CostModel(512))
+    order = order or PromptOrder(CostModel(512), ServiceCounters())
     return {sequence.key: tokens for sequence, tokens in order.share_chunk(sequences, budget, now_us)}
 
 
@@ -57,7 +67,9 @@ def test_priority_comes_before_deadline_and_deadline_before_admission() -> None:
     urgent = waiting("c", 1, deadline_us=10)
     later_admitted = waiting("d", 1)
     high = waiting("e", 1, priority=0)
-    ordered = sorted([low, late, urgent, later_admitted, high], key=lambda sequence: precedence(sequence, 0))
+    ordered = sorted(
+        [low, late, urgent, later_admitted, high], key=lambda sequence: precedence(sequence, 0, NOBODY)
+    )
     assert [sequence.key for sequence in ordered] == ["e", "c", "b", "d", "a"]
 
 
@@ -69,8 +81,8 @@ def test_a_waiting_sequence_rises_by_a_class_at_a_time() -> None:
 
 def test_low_class_and_late_deadline_give_way_first() -> None:
     sequences = [waiting("a", 1, priority=0), waiting("b", 1, deadline_us=5), waiting("c", 1)]
-    assert max(sequences, key=keeps_blocks).key == "c"
-    assert max([*sequences, waiting("d", 1, priority=2, deadline_us=0)], key=keeps_blocks).key == "d"
+    assert max(sequences, key=first_to_go).key == "c"
+    assert max([*sequences, waiting("d", 1, priority=2, deadline_us=0)], key=first_to_go).key == "d"
 
 
 def test_a_lone_prompt_gets_the_whole_chunk() -> None:
@@ -159,7 +171,7 @@ def test_a_lower_class_gets_only_what_is_left() -> None:
 def test_no_class_starves_under_endless_work_of_a_higher_one() -> None:
     """A low prompt among high ones that never end, and that always bring earlier deadlines than it has."""
     low = waiting("z", 64, priority=2, deadline_us=PATIENCE_US)
-    order, now_us, arrived = PromptOrder(CostModel(512)), 0, 0
+    order, now_us, arrived = PromptOrder(CostModel(512), ServiceCounters()), 0, 0
     while low.num_uncomputed:
         high = [
             waiting("a", 8000, order=arrived, priority=0, waiting_since_us=now_us, deadline_us=now_us + 1000)
@@ -176,6 +188,47 @@ def test_no_class_starves_under_endless_work_of_a_higher_one() -> None:
 @pytest.mark.parametrize("budget", [1, 2, 7, 512])
 def test_shares_never_exceed_the_chunk_or_the_prompt(budget: int) -> None:
     many = [waiting(key, remaining) for key, remaining in zip("abcd", (5, 300, 1, 900), strict=True)]
-    given = PromptOrder(CostModel(512)).share_chunk(many, budget, 0)
+    given = PromptOrder(CostModel(512), ServiceCounters()).share_chunk(many, budget, 0)
     assert sum(tokens for _, tokens in given) == min(budget, 1206)
     assert all(0 < tokens <= sequence.num_uncomputed for sequence, tokens in given)
+
+
+A, B = TenantShare("a"), TenantShare("b")
+
+
+def counters_of(a: float, b: float) -> ServiceCounters:
+    """What two tenants have had."""
+    counters = ServiceCounters()
+    for share in (A, B):
+        counters.join(share.tenant)
+    counters.charge(A, a)
+    counters.charge(B, b)
+    return counters
+
+
+def test_the_tenant_with_the_least_service_goes_first_whatever_the_other_says_of_itself() -> None:
+    urgent = waiting("a", 1, share=A, priority=0, deadline_us=1)
+    patient = waiting("b", 1, share=B, priority=2, waiting_since_us=9 * AGING_US)
+    for counters, first in ((counters_of(9, 5), "b"), (counters_of(5, 9), "a")):
+        ordered = sorted([urgent, patient], key=lambda each: precedence(each, 9 * AGING_US, counters))
+        assert ordered[0].key == first
+
+
+def test_the_tenant_that_has_had_most_gives_way_and_of_its_own_the_lowest_class() -> None:
+    sequences = [
+        waiting("a", 1, share=A, priority=0),
+        waiting("b", 1, share=A, priority=1, deadline_us=1),
+        waiting("c", 1, share=B, priority=2, times_preempted=0),
+    ]
+    rich = counters_of(9, 5)
+    assert max(sequences, key=lambda each: keeps_blocks(each, rich)).key == "b"
+    rich = counters_of(5, 9)
+    assert max(sequences, key=lambda each: keeps_blocks(each, rich)).key == "c"
+
+
+def test_a_short_prompt_of_another_tenant_has_no_turn_before_one_that_has_had_less() -> None:
+    order = PromptOrder(CostModel(512), counters_of(5, 9))
+    long, short = waiting("a", 8000, share=A), waiting("b", 60, share=B)
+    assert shares([long, short], 512, order=order) == {"a": 512}
+    order = PromptOrder(CostModel(512), counters_of(9, 5))
+    assert shares([long, short], 512, order=order) == {"b": 60, "a": 452}

@@ -13,6 +13,7 @@ from shared.engine.memory import disk_tier
 from shared.engine.memory.disk_tier import DiskTier
 from shared.engine.scheduling.order import AGING_US, keeps_blocks
 from shared.errors import InvalidRequest, Overloaded
+from shared.fairness.share import TenantShare
 from tests.support.engine import (
     FANCY,
     GREEDY,
@@ -282,7 +283,8 @@ def test_a_sequence_that_gave_way_is_not_the_next_to_do_so_for_later_ones(model_
         engine.admit(key, prompt, 14, GREEDY, priority=2 if key == "c" else 1)
     assert run_until_preempted(engine, known) == ("c",)
     again = engine._scheduler.sequences["c"]
-    assert keeps_blocks(again) < (1, again.deadline_us + 1, 0)  # as if it had come in as normal
+    within_tenant = keeps_blocks(again, engine._scheduler.counters)[2:]
+    assert within_tenant < (1, again.deadline_us + 1, 0)  # as if it had come in as normal
     drive(engine, known)
 
 
@@ -321,3 +323,57 @@ def test_ids_and_priorities_out_of_range_are_refused_by_name(model_dir: Path) ->
     with pytest.raises(InvalidRequest, match="priority"):
         engine.attach("r", [1] * 16, 16, GREEDY, priority=3)
     engine.check()
+
+
+HEAVY, LIGHT = TenantShare("heavy"), TenantShare("light")
+
+
+def held_by(engine: Engine, known: dict[str, list[int]], shares: dict[str, TenantShare]) -> None:
+    for key, prompt in known.items():
+        engine.admit(key, prompt, 14, GREEDY, share=shares[key], priority=0 if shares[key] == HEAVY else 2)
+
+
+def test_the_tenant_that_has_had_most_gives_way_to_the_other_whatever_its_class(model_dir: Path) -> None:
+    known = {key: [number] * 14 for number, key in enumerate("abc")}
+    expected = {key: generate(make_engine(model_dir), prompt) for key, prompt in known.items()}
+    engine = make_engine(model_dir, kv_blocks=4)
+    shares = {"a": HEAVY, "b": HEAVY, "c": LIGHT}
+    held_by(engine, known, shares)
+    assert run_until_preempted(engine, known) == ("b",)
+    drive(engine, known)
+    assert {key: tokens[14:] for key, tokens in known.items()} == expected
+
+
+def test_a_tenants_newcomer_does_not_wait_behind_anothers_that_gave_way(model_dir: Path) -> None:
+    engine = make_engine(model_dir, kv_blocks=4)
+    known = {key: [number] * 14 for number, key in enumerate("abc")}
+    held_by(engine, known, {"a": HEAVY, "b": HEAVY, "c": LIGHT})
+    run_until_preempted(engine, known)
+    engine.release("a")
+    with pytest.raises(Overloaded, match="preempted sequence waits"):
+        engine.admit("d", [5] * 4, 4, GREEDY, share=HEAVY)
+    engine.admit("e", [6] * 4, 4, GREEDY, share=LIGHT)
+    engine.check()
+
+
+def test_what_is_computed_again_after_giving_way_is_charged_once(model_dir: Path) -> None:
+    """The same work with and without room: what a tenant has had does not depend on who gave way."""
+    had: dict[int, list[float]] = {}
+    for blocks in (4, 16):
+        engine = make_engine(model_dir, kv_blocks=blocks, prefix_cache=False)
+        known = {key: [number] * 14 for number, key in enumerate("abc")}
+        shares = {"a": HEAVY, "b": HEAVY, "c": LIGHT}
+        held_by(engine, known, shares)
+        for share in (HEAVY, LIGHT):
+            engine._scheduler.counters.join(share.tenant)  # as if they wanted more: they are remembered
+        drive(engine, known)
+        had[blocks] = [engine._scheduler.counters.standing(share.tenant)[0] for share in (HEAVY, LIGHT)]
+    assert had[4] == pytest.approx(had[16])
+
+
+def test_a_tenant_that_is_alone_in_the_engine_is_not_counted(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
+    engine.admit("a", [1] * 20, 20, GREEDY, share=HEAVY)
+    for _ in range(5):
+        engine.step()
+    assert engine._scheduler.counters.standing(HEAVY.tenant) == (0.0, 0)

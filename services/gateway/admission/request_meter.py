@@ -1,0 +1,52 @@
+"""Tell what one request uses of its tenant's share, as it becomes known."""
+
+from __future__ import annotations
+
+from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.share import OPEN_SHARE, TenantShare
+from shared.fairness.token_cost import prompt_cost, request_cost, step_cost
+
+
+class RequestMeter:
+    """The prompt counts when the request gets its first slot, what was cached of it comes back when the
+    worker has said so, and tokens count as they come. Routes that replace a failed one cost nothing: what
+    fails is not the tenant's doing."""
+
+    def __init__(self, counters: ServiceCounters, share: TenantShare = OPEN_SHARE) -> None:
+        self.share = share
+        self._counters = counters
+        self._charged = 0.0  # in the counters' period, and may be given back
+        self._period = 0
+        self._held_tokens = 0
+
+    def take_turn(self, prompt_tokens: int) -> None:
+        """It has a slot; only the first one counts."""
+        if not self._held_tokens:
+            self._held_tokens = prompt_tokens
+            self._charged, self._period = prompt_cost(prompt_tokens), self._counters.period
+            self._counters.charge(self.share, self._charged)
+
+    def record_cached(self, tokens: int) -> None:
+        """Give back what was counted for tokens of the prompt that a worker had."""
+        self._give_back(prompt_cost(tokens))
+
+    def draw(self, tokens: int) -> None:
+        """A step drew so many tokens for it."""
+        self._charged = 0.0  # what computes is not given back any more
+        self._held_tokens += tokens
+        if not self._counters.alone:
+            self._counters.charge(self.share, step_cost(tokens, self._held_tokens))
+
+    def end(self) -> None:
+        """The request is over: one that never came to its first token has had nothing."""
+        self._give_back(self._charged)
+
+    def whole_cost(self, max_tokens: int, prompt_tokens: int) -> float:
+        """Return what the request would add to its tenant's counter at most."""
+        return request_cost(prompt_tokens, max_tokens) / self.share.weight
+
+    def _give_back(self, cost: float) -> None:
+        cost = min(cost, self._charged)
+        self._charged -= cost
+        if cost > 0 and self._period == self._counters.period:
+            self._counters.charge(self.share, -cost)

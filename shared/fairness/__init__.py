@@ -1,0 +1,8 @@
+"""Share what there is among tenants, by what each of them has used: a Virtual Token Counter.
+
+    share             whose a request is, and how large a part it is to have
+    token_cost        how much service a token is
+    service_counters  what each tenant has had, and whose turn it is
+
+After Sheng et al., Fairness in Serving Large Language Models, OSDI 2024. Pure: no clock, no I/O.
+"""
