@@ -62,7 +62,12 @@ class SessionContext:
         def contending(ahead: ModelIdentity, behind: ModelIdentity) -> bool:
             return contends(ahead, behind, fleet.instances("decode"))
 
-        queue = AdmissionQueue(slots, contending, tasks.start)
+        def capacity(model: ModelIdentity) -> int:
+            return sum(
+                view.heartbeat.capacity for view in serving(fleet.instances("decode"), "decode", model)
+            )
+
+        queue = AdmissionQueue(slots, contending, tasks.start, capacity=capacity)
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
         suspects = PoisonRequests()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import Overloaded
-from shared.fairness.service_counters import Standing, ServiceCounters
+from shared.fairness.service_counters import ServiceCounters, Standing
 from shared.fairness.share import OPEN_SHARE, TenantShare
 
 MIN_RETRY_MS = 50

@@ -88,24 +88,31 @@ async def narrow_channel(address: str) -> AsyncIterator[rpc.InferenceStub]:
         yield rpc.InferenceStub(channel)
 
 
-async def one_call(stub: rpc.InferenceStub, message: pb.GenerateRequest, timeout_s: float) -> Call:
+Metadata = tuple[tuple[str, str], ...]
+
+
+async def one_call(
+    stub: rpc.InferenceStub, message: pb.GenerateRequest, timeout_s: float, metadata: Metadata = ()
+) -> Call:
     answer, begun = Answer(), time.perf_counter()
     try:
-        async for event in stub.Generate(message, timeout=timeout_s):
+        async for event in stub.Generate(message, timeout=timeout_s, metadata=metadata):
             answer.add(event, begun)
     except grpc.aio.AioRpcError as error:
         answer.status, answer.details = error.code(), error.details() or ""
     return Call(message.priority, answer, time.perf_counter() - begun)
 
 
-async def closed_loop(stub: rpc.InferenceStub, shape: Shape, clients: int, seconds: float) -> Load:
+async def closed_loop(
+    stub: rpc.InferenceStub, shape: Shape, clients: int, seconds: float, *, metadata: Metadata = ()
+) -> Load:
     """So many clients, each with one request at a time: the best that the stack can do."""
     load, begun, numbers = Load(), time.perf_counter(), iter(range(10**9))
 
     async def client() -> None:
         while time.perf_counter() - begun < seconds:
             message = shape.message(next(numbers), pb.PRIORITY_NORMAL)
-            load.calls.append(await one_call(stub, message, shape.timeout_s))
+            load.calls.append(await one_call(stub, message, shape.timeout_s, metadata))
 
     await asyncio.gather(*(client() for _ in range(clients)))
     load.seconds = time.perf_counter() - begun
@@ -113,10 +120,17 @@ async def closed_loop(stub: rpc.InferenceStub, shape: Shape, clients: int, secon
 
 
 async def open_loop(
-    stub: rpc.InferenceStub, shapes: Sequence[Shape], rate: float, seconds: float, *, burst: int = 1
+    stub: rpc.InferenceStub,
+    shapes: Sequence[Shape],
+    rate: float,
+    seconds: float,
+    *,
+    burst: int = 1,
+    metadata: Metadata = (),
+    seed: int = 11,
 ) -> Load:
     """`rate` requests a second in Poisson order, `burst` at a time; classes and shapes in turn."""
-    drawn, load, begun = random.Random(11), Load(), time.perf_counter()
+    drawn, load, begun = random.Random(seed), Load(), time.perf_counter()
     calls: list[asyncio.Task[Call]] = []
     at_s = 0.0
     while at_s < seconds:
@@ -124,7 +138,7 @@ async def open_loop(
         for _ in range(burst):
             number = len(calls)
             shape, priority = shapes[number % len(shapes)], CLASSES[number // len(shapes) % len(CLASSES)]
-            call = one_call(stub, shape.message(number, priority), shape.timeout_s)
+            call = one_call(stub, shape.message(number, priority), shape.timeout_s, metadata)
             calls.append(asyncio.create_task(call))
         at_s += drawn.expovariate(rate / burst)
     load.calls = list(await asyncio.gather(*calls))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from services.gateway.admission.fair_turns import in_turn, others_ahead
+from services.gateway.admission.kept_slots import KeptSlots
 from services.gateway.admission.request_meter import RequestMeter
-from services.gateway.admission.ticket import Ticket
+from services.gateway.admission.ticket import STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
@@ -20,6 +24,8 @@ from shared.fairness.share import OPEN_SHARE, TenantShare
 
 POLL_S = 0.01
 """The time between two counts of slots while requests wait; heartbeats tell of freed ones about as fast."""
+LOOKS_PER_PASS = 10
+"""While no slot is free, only every so many counts of slots look for those who wait in vain."""
 ENDS_REMEMBERED = 32
 WAIT_DOUBT = 1.5
 """A request that waits already is sent away only when its turn is expected to be late by this factor: how
@@ -28,9 +34,23 @@ WAIT = "wait"
 """Why such a request is shed, as `penstock_shed_total` counts it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Tickets that a newcomer need not tell apart."""
+
+    model: ModelIdentity
+    share: TenantShare
+    priority_class: int
+
+    @classmethod
+    def of(cls, ticket: Ticket) -> _Line:
+        return cls(ticket.model, ticket.meter.share, ticket.priority_class)
+
+
 class AdmissionQueue:
     """`free_slots(model, blocks)`: how many requests of that size the fleet has room for; None: nobody knows.
     `contends(ahead, behind)`: whether requests of `ahead` take slots that one of `behind` waits for.
+    `capacity(model)`: all slots of the fleet, taken or not.
 
     `start` runs the loop that hands out turns, which ends when nobody waits.
     """
@@ -41,13 +61,19 @@ class AdmissionQueue:
         contends: Callable[[ModelIdentity, ModelIdentity], bool],
         start: Callable[[str, Coroutine[Any, Any, None]], object],
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        capacity: Callable[[ModelIdentity], int] = lambda _: 0,
     ) -> None:
         self._free_slots = free_slots
         self._contends = contends
         self._start = start
+        self._capacity = capacity
         self._clock = clock
+        self._kept = KeptSlots(clock)
         self._counters = ServiceCounters()
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
+        self._tenants: Counter[str] = Counter()  # of those who wait
+        self._lines: Counter[_Line] = Counter()  # of those who wait, by what a newcomer has to know of them
         self._placing: set[Ticket] = set()  # have their turn, and are not in any heartbeat yet
         self._gaps_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)
         self._gap_began_s = 0.0  # while somebody waits: when a request has ended last, or the waiting began
@@ -57,7 +83,7 @@ class AdmissionQueue:
 
     def meter(self, share: TenantShare = OPEN_SHARE) -> RequestMeter:
         """Return what counts the use of one request of this share: by it turns are given."""
-        return RequestMeter(self._counters, share)
+        return RequestMeter(self._counters, self._kept, share)
 
     @asynccontextmanager
     async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
@@ -65,7 +91,8 @@ class AdmissionQueue:
 
         Raises Overloaded when meanwhile so many have overtaken the request that its time will not do.
         """
-        if self._waiting or not self._has_slot(ticket):
+        self._kept.note_wanted(ticket.tenant)
+        if not self._goes_at_once(ticket):
             await self._wait_for_turn(ticket)
         self._placing.add(ticket)
         ticket.meter.take_turn(ticket.tokens)
@@ -88,7 +115,19 @@ class AdmissionQueue:
 
         With no `share` it goes behind those of all tenants, which none does.
         """
-        ahead = self._ahead(model, share, lambda ticket: ticket.priority_class <= priority_class)
+        started = own = 0
+        others: dict[str, tuple[int, int]] = {}
+        for line, count in self._lines.items():
+            if not self._contends(line.model, model):
+                continue
+            if line.priority_class == STARTED_CLASS:
+                started += count
+            elif share is None or line.share.tenant == share.tenant:
+                own += count * (line.priority_class <= priority_class)
+            else:
+                known, _ = others.get(line.share.tenant, (0, 0))
+                others[line.share.tenant] = known + count, line.share.weight
+        ahead = started + own + (0 if share is None else others_ahead(own, share.weight, others))
         if not ahead and self._slots(model, 1) != 0:
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
@@ -96,31 +135,15 @@ class AdmissionQueue:
     def remaining_wait_s(self, ticket: Ticket) -> float:
         """Return how long a ticket that had its turn and found no slot would wait for the next one; 0 as
         above."""
-        now_s = self._clock.monotonic_s()
-        place = ticket.order(now_s)
-        share = ticket.meter.share if ticket.is_new else None
-        ahead = self._ahead(ticket.model, share, lambda other: other.order(now_s) < place)
+        contends = cache(self._contends)
+        ahead = 0
+        for other in self._in_turn([*self._waiting, ticket]):
+            if other is ticket:
+                break
+            ahead += contends(other.model, ticket.model)
         if not ahead and self._has_slot(ticket):
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
-
-    def _ahead(
-        self, model: ModelIdentity, share: TenantShare | None, is_before: Callable[[Ticket], bool]
-    ) -> int:
-        """Count those that go before a ticket of `share`; `is_before` says it of one of its own tenant."""
-        started = own = 0
-        others: dict[str, tuple[int, int]] = {}
-        for ticket in self._waiting:
-            if not self._contends(ticket.model, model):
-                continue
-            if not ticket.is_new:
-                started += is_before(ticket)
-            elif share is None or ticket.tenant == share.tenant:
-                own += is_before(ticket)
-            else:
-                count, _ = others.get(ticket.tenant, (0, 0))
-                others[ticket.tenant] = count + 1, ticket.meter.share.weight
-        return started + own + (0 if share is None else others_ahead(own, share.weight, others))
 
     def seconds_per_end(self) -> float:
         """Return how long it takes until a slot comes free, 0 while nobody can tell.
@@ -142,7 +165,9 @@ class AdmissionQueue:
             self._gap_began_s = self._clock.monotonic_s()
             self._start("admission", self._hand_out_turns())
         self._waiting[ticket] = turn
+        self._lines[_Line.of(ticket)] += 1
         self._counters.join(ticket.tenant)
+        self._tenants[ticket.tenant] += 1
         try:
             await turn
         except asyncio.CancelledError:
@@ -154,40 +179,82 @@ class AdmissionQueue:
             raise
 
     async def _hand_out_turns(self) -> None:
-        while self._waiting:
-            now_s = self._clock.monotonic_s()
-            blocked: Counter[ModelIdentity] = Counter()  # a request without a slot blocks all behind it
-            for ticket in in_turn(self._waiting, self._counters, now_s):
-                if self._waiting[ticket].cancelled():  # its task has not run since, and takes it out then
-                    continue
-                ahead = sum(count for model, count in blocked.items() if self._contends(model, ticket.model))
-                if not ahead and self._has_slot(ticket):
-                    self._placing.add(ticket)
-                    ticket.meter.take_turn(ticket.tokens)
-                    self._leave(ticket).set_result(None)
-                elif self._is_late(ticket, ahead):
-                    self._send_away(ticket, ahead)
-                else:
-                    blocked[ticket.model] += 1
+        for look in itertools.count():
+            if not self._waiting:
+                return
+            models = {line.model for line in self._lines}
+            if look % LOOKS_PER_PASS == 0:
+                self._pass_through(whole=True)
+            elif any(self._slots(model, 1) != 0 for model in models):
+                self._pass_through(whole=len(models) > 1)
             await asyncio.sleep(POLL_S)
 
-    def _is_late(self, ticket: Ticket, ahead: int) -> bool:
+    def _pass_through(self, *, whole: bool) -> None:
+        """Let those go that have a slot, and send those away that cannot have one in time; where not `whole`,
+        as far as there are slots, which all want alike."""
+        contends, end_s = cache(self._contends), self.seconds_per_end()
+        staying: Counter[ModelIdentity] = Counter()
+        blocked: Counter[ModelIdentity] = Counter()  # a request without a slot blocks all behind it
+        leaving: set[str] = set()  # tenants that leave what is free to others
+        for ticket in self._in_turn(self._waiting):
+            if self._waiting[ticket].cancelled():  # its task has not run since, and takes it out then
+                continue
+            ahead = sum(count for model, count in staying.items() if contends(model, ticket.model))
+            is_blocked = any(contends(model, ticket.model) for model in blocked)
+            if not is_blocked and ticket.tenant not in leaving and self._has_slot(ticket):
+                self._placing.add(ticket)
+                ticket.meter.take_turn(ticket.tokens)
+                self._leave(ticket).set_result(None)
+                continue
+            if self._is_late(ticket, (ahead + 1) * end_s):
+                self._send_away(ticket, (ahead + 1) * end_s)
+                continue
+            staying[ticket.model] += 1
+            if is_blocked or self._slots(ticket.model, ticket.blocks) == 0:
+                blocked[ticket.model] += 1
+                if not whole:
+                    return
+            else:
+                leaving.add(ticket.tenant)
+
+    def _in_turn(self, tickets: Iterable[Ticket]) -> list[Ticket]:
+        return in_turn(tickets, self._counters, self._clock.monotonic_s())
+
+    def _is_late(self, ticket: Ticket, wait_s: float) -> bool:
         """Others have overtaken it, or slots come free more slowly than when it came. A request that its
         client has tokens of is not sent away."""
-        remaining_s = ticket.deadline.remaining_s(self._clock)
-        return ticket.is_new and (ahead + 1) * self.seconds_per_end() > WAIT_DOUBT * remaining_s
+        return ticket.is_new and wait_s > WAIT_DOUBT * ticket.deadline.remaining_s(self._clock)
 
-    def _send_away(self, ticket: Ticket, ahead: int) -> None:
-        wait_s = (ahead + 1) * self.seconds_per_end()
+    def _send_away(self, ticket: Ticket, wait_s: float) -> None:
         self._leave(ticket).set_exception(too_long(wait_s, ticket.deadline.remaining_s(self._clock)))
 
     def _leave(self, ticket: Ticket) -> asyncio.Future[None]:
         """It waits no more; returns what tells it so."""
         self._counters.leave(ticket.tenant)
+        self._tenants[ticket.tenant] -= 1
+        if not self._tenants[ticket.tenant]:
+            del self._tenants[ticket.tenant]
+        line = _Line.of(ticket)
+        self._lines[line] -= 1
+        if not self._lines[line]:
+            del self._lines[line]
         return self._waiting.pop(ticket)
 
+    def _goes_at_once(self, ticket: Ticket) -> bool:
+        """Whether there is a slot for a newcomer that nobody who waits would have."""
+        if not self._waiting:
+            return self._has_slot(ticket)
+        slots = self._slots(ticket.model, ticket.blocks)
+        if not slots or ticket.tenant in self._tenants:
+            return False
+        capacity = self._capacity(ticket.model)
+        return all(slots <= self._kept.kept_from(each, capacity, self._tenants) for each in self._tenants)
+
     def _has_slot(self, ticket: Ticket) -> bool:
-        return self._slots(ticket.model, ticket.blocks) != 0
+        slots = self._slots(ticket.model, ticket.blocks)
+        if not slots or not ticket.is_new:
+            return slots != 0
+        return slots > self._kept.kept_from(ticket.tenant, self._capacity(ticket.model), self._tenants)
 
     def _slots(self, model: ModelIdentity, blocks: int) -> int | None:
         slots = self._free_slots(model, blocks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.gateway.admission.kept_slots import KeptSlots
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.fairness.token_cost import prompt_cost, request_cost, step_cost
@@ -12,8 +13,9 @@ class RequestMeter:
     worker has said so, and tokens count as they come. Routes that replace a failed one cost nothing: what
     fails is not the tenant's doing."""
 
-    def __init__(self, counters: ServiceCounters, share: TenantShare = OPEN_SHARE) -> None:
+    def __init__(self, counters: ServiceCounters, slots: KeptSlots, share: TenantShare = OPEN_SHARE) -> None:
         self.share = share
+        self._slots = slots
         self._counters = counters
         self._charged = 0.0  # in the counters' period, and may be given back
         self._period = 0
@@ -23,6 +25,7 @@ class RequestMeter:
         """It has a slot; only the first one counts."""
         if not self._held_tokens:
             self._held_tokens = prompt_tokens
+            self._slots.take(self.share.tenant)
             self._charged, self._period = prompt_cost(prompt_tokens), self._counters.period
             self._counters.charge(self.share, self._charged)
 
@@ -40,6 +43,9 @@ class RequestMeter:
     def end(self) -> None:
         """The request is over: one that never came to its first token has had nothing."""
         self._give_back(self._charged)
+        if self._held_tokens:
+            self._held_tokens = 0
+            self._slots.give_back(self.share.tenant)
 
     def whole_cost(self, max_tokens: int, prompt_tokens: int) -> float:
         """Return what the request would add to its tenant's counter at most."""

@@ -352,3 +352,41 @@ async def test_who_is_cancelled_as_slots_are_counted_does_not_end_the_turns_of_o
     await asyncio.gather(first, third)
     await asyncio.gather(second, return_exceptions=True)
     assert came == ["first", "third"]
+
+
+async def fill(house: House, queue: AdmissionQueue, count: int) -> None:
+    """`count` requests of the heavy tenant come one after the other, with a slot for each."""
+    for number in range(count):
+        house.slots = 16 - number
+        async with queue.turn(dataclasses.replace(house.ticket(), meter=queue.meter(HEAVY))):
+            pass
+
+
+async def test_who_has_most_leaves_the_last_slot_to_who_came_lately_and_that_one_has_it_at_once(
+    house: House,
+) -> None:
+    queue = AdmissionQueue(
+        lambda _model, _blocks: house.slots, eq, house.tasks.start, house.clock, capacity=lambda _: 16
+    )
+    light = dataclasses.replace(house.ticket(), meter=queue.meter(LIGHT))
+    house.slots = 16
+    async with queue.turn(light):
+        pass
+    light.meter.end()
+    await fill(house, queue, 15)
+    house.slots = 1
+    came: list[str] = []
+
+    async def sit(name: str, share: TenantShare) -> None:
+        async with queue.turn(dataclasses.replace(house.ticket(), meter=queue.meter(share))):
+            came.append(name)
+            house.slots = 0
+
+    house.tasks.start("heavy", sit("heavy", HEAVY))
+    await until(lambda: len(queue) == 1)
+    queue._pass_through(whole=True)
+    assert came == []
+    await sit("light", LIGHT)
+    assert came == ["light"]
+    house.slots = 2
+    await until(lambda: came == ["light", "heavy"])

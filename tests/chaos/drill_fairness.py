@@ -1,0 +1,227 @@
+"""Fairness: one tenant with five times what the stack can do beside three that want a tenth each.
+
+Everything is done twice in one run, since the machine is shared: with a tenant for each, and with the same
+clients as one tenant, which is served in order of arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from protos.penstock.v1 import inference_pb2_grpc as rpc
+from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from tests.chaos.load import Load, Metadata, Shape, closed_loop, narrow_channel, open_loop
+from tests.chaos.report import DrillReport, spread
+from tests.chaos.world import SLOTS, Models, drill_stack
+from tests.support.percentile import percentile
+from tests.support.stack import Stack
+
+HEAVY, LIGHT = "heavy", ("light-1", "light-2", "light-3")
+EVERYBODY = "everybody"
+"""The tenant of all clients where they are served in order of arrival."""
+LIGHT_SHARE = 0.1
+HEAVY_TIMES = 50.0
+"""Times what a light tenant sends."""
+FLOOD_TIMES = 3.0
+"""Times what patient clients get: what the stack can do is measured under a load that is too much for it."""
+TTFT_LIMIT = 1.3
+JAIN_LIMIT = 0.95
+THROUGHPUT_LIMIT = 0.97
+DEADLINE_MS = 20_000
+HEAVY_TTFT_MS = 2_000
+"""The heavy tenant's line is as long as this lets it be; what is behind that is shed."""
+HEAVY_LENGTHS = (0.4, 0.8, 1.2, 1.6)
+"""Times the length of a light tenant's answers."""
+EQUAL_CLIENTS = (SLOTS // 2, SLOTS, 2 * SLOTS, 3 * SLOTS)
+"""The clients of saturated tenants: each has as many as its part of the slots and a line, however long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    best_s: float
+    load_s: float
+    rounds: int
+    equal_s: float
+    output_tokens: int
+
+
+FULL = Scale(best_s=8.0, load_s=12.0, rounds=3, equal_s=20.0, output_tokens=250)
+SHORT = Scale(best_s=0.6, load_s=1.2, rounds=1, equal_s=2.0, output_tokens=50)
+
+
+class Clients:
+    """A key for each client as a tenant of its own, and one as a client of the tenant of all."""
+
+    def __init__(self, file: Path) -> None:
+        self._secrets = {
+            (client, alone): new_api_key() for client in (HEAVY, *LIGHT) for alone in (False, True)
+        }
+        keys = [
+            ApiKey(f"{client}-{alone:d}", client if alone else EVERYBODY, hash_api_key(secret))
+            for (client, alone), secret in self._secrets.items()
+        ]
+        file.write_text("\n".join(map(describe_api_key, keys)))
+
+    def metadata(self, client: str, *, fair: bool) -> Metadata:
+        return (("authorization", f"Bearer {self._secrets[client, fair]}"),)
+
+
+class FairnessDrill:
+    def __init__(self, stack: Stack, clients: Clients, scale: Scale, report: DrillReport) -> None:
+        self._stack = stack
+        self._clients = clients
+        self._scale = scale
+        self._report = report
+        self._patient = Shape(scale.output_tokens, DEADLINE_MS)
+        self._hurried = [  # of several lengths: slots that are taken together are not free together then
+            Shape(round(times * scale.output_tokens), DEADLINE_MS, HEAVY_TTFT_MS) for times in HEAVY_LENGTHS
+        ]
+
+    async def hold_all(self) -> None:
+        async with narrow_channel(self._stack.grpc) as stub:
+            everybody = self._clients.metadata(HEAVY, fair=False)
+            best = await closed_loop(stub, self._patient, 2 * SLOTS, self._scale.best_s, metadata=everybody)
+            rate = len(best.ended("finished")) / best.seconds
+            alone, in_order, fair = [], [], []
+            for number in range(self._scale.rounds):
+                # Clients take CPU, those that are shed too: what the stack can do is measured beside them.
+                flood = await open_loop(
+                    stub, self._hurried, FLOOD_TIMES * rate, self._scale.best_s, metadata=everybody
+                )
+                rate = min(rate, len(flood.ended("finished")) / flood.seconds)
+                alone.append(await self._beside(stub, rate, number, heavy=False, fair=True))
+                in_order.append(await self._beside(stub, rate, number, heavy=True, fair=False))
+                fair.append(await self._beside(stub, rate, number, heavy=True, fair=True))
+            for name, loads in (("alone", alone), ("in order of arrival", in_order), ("fair", fair)):
+                self._tell(name, loads)
+            self._claim(alone, in_order, fair)
+            await self._equals(stub)
+        await self._stack.until_idle()
+
+    async def _beside(
+        self, stub: rpc.InferenceStub, rate: float, number: int, *, heavy: bool, fair: bool
+    ) -> dict[str, Load]:
+        """One round: the loads by client."""
+        light_rate = LIGHT_SHARE * rate
+        loads = {
+            client: open_loop(
+                stub,
+                [self._patient],
+                light_rate,
+                self._scale.load_s,
+                metadata=self._clients.metadata(client, fair=fair),
+                seed=10 * number + place,
+            )
+            for place, client in enumerate(LIGHT)
+        }
+        if heavy:
+            loads[HEAVY] = open_loop(
+                stub,
+                self._hurried,
+                HEAVY_TIMES * light_rate,
+                self._scale.load_s,
+                metadata=self._clients.metadata(HEAVY, fair=fair),
+                seed=10 * number + 9,
+            )
+        return dict(zip(loads, await asyncio.gather(*loads.values()), strict=True))
+
+    async def _equals(self, stub: rpc.InferenceStub) -> None:
+        """Tenants of equal weight that always have a line, each of another length."""
+        loads = await asyncio.gather(
+            *(
+                closed_loop(
+                    stub,
+                    self._patient,
+                    clients,
+                    self._scale.equal_s,
+                    metadata=self._clients.metadata(client, fair=True),
+                )
+                for client, clients in zip((HEAVY, *LIGHT), EQUAL_CLIENTS, strict=True)
+            )
+        )
+        tokens = [sum(len(call.answer.ids) for call in load.ended("finished")) for load in loads]
+        self._report.add("equals", *_counts(loads), f"{sum(tokens) / loads[0].seconds:.0f}", "-", "-")
+        index = jain(tokens)
+        self._report.claim(
+            f"Jain's index of {len(loads)} saturated tenants at least {JAIN_LIMIT}",
+            f"{index:.3f}: {tokens} tokens for {EQUAL_CLIENTS} clients",
+            holds=index >= JAIN_LIMIT,
+            timed=True,
+        )
+
+    def _tell(self, name: str, rounds: list[dict[str, Load]]) -> None:
+        loads = [load for loads in rounds for load in loads.values()]
+        heavy = [loads[HEAVY] for loads in rounds if HEAVY in loads]
+        self._report.add(
+            name,
+            *_counts(loads),
+            f"{_goodput(rounds):.0f}",
+            spread(_light_ttfts(rounds)),
+            spread(_ttfts(heavy)),
+        )
+
+    def _claim(
+        self, alone: list[dict[str, Load]], in_order: list[dict[str, Load]], fair: list[dict[str, Load]]
+    ) -> None:
+        light = [load for loads in fair for name, load in loads.items() if name != HEAVY]
+        unserved = sum(len(load.calls) - len(load.ended("finished")) for load in light)
+        self._report.claim("light tenants are served", f"{unserved} were not", holds=not unserved)
+        alone_ms, in_order_ms, fair_ms = (
+            percentile(_light_ttfts(rounds), 0.99) for rounds in (alone, in_order, fair)
+        )
+        self._report.claim(
+            f"TTFT p99 of light tenants at most {TTFT_LIMIT} times that of alone",
+            f"{fair_ms / alone_ms:.2f}, in order of arrival {in_order_ms / alone_ms:.2f}",
+            holds=fair_ms <= TTFT_LIMIT * alone_ms,
+            timed=True,
+        )
+        ratio = _goodput(fair) / _goodput(in_order)
+        self._report.claim(
+            f"tokens/s at least {THROUGHPUT_LIMIT:.0%} of those in order of arrival",
+            f"{ratio:.1%}",
+            holds=ratio >= THROUGHPUT_LIMIT,
+            timed=True,
+        )
+
+
+def jain(values: list[int]) -> float:
+    """1 where all are equal, one in n where one of n has everything."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 0.0
+
+
+def _counts(loads: list[Load]) -> tuple[int, int, int, int]:
+    sent = sum(len(load.calls) for load in loads)
+    finished, shed = (sum(len(load.ended(outcome)) for load in loads) for outcome in ("finished", "shed"))
+    return sent, finished, shed, sent - finished - shed
+
+
+def _goodput(rounds: list[dict[str, Load]]) -> float:
+    tokens = sum(load.goodput * load.seconds for loads in rounds for load in loads.values())
+    return tokens / sum(max(load.seconds for load in loads.values()) for loads in rounds)
+
+
+def _light_ttfts(rounds: list[dict[str, Load]]) -> list[float]:
+    return _ttfts([load for loads in rounds for name, load in loads.items() if name != HEAVY])
+
+
+def _ttfts(loads: list[Load]) -> list[float]:
+    return [call.answer.ttft_us / 1e3 for load in loads for call in load.ended("finished")]
+
+
+HEAD = ("load", "sent", "finished", "shed", "other", "tokens/s", "TTFT of light p50 / p99 / max", "of heavy")
+
+
+def new_report() -> DrillReport:
+    return DrillReport("fairness: a tenant with fifty times the load of each of three others", HEAD)
+
+
+async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
+    report = new_report()
+    file = models.target.parent / "keys.toml"
+    clients = Clients(file)
+    with drill_stack(models, environ={"PENSTOCK_GATEWAY_API_KEYS": str(file)}) as stack:
+        await FairnessDrill(stack, clients, scale, report).hold_all()
+    return report
