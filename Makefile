@@ -101,7 +101,7 @@ protos: setup ## the Python of protos/penstock/v1/inference.proto
 client: setup ## the wheel of the Python client, in protos/python/dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir protos/python/dist ./protos/python
 
-drills: setup ## cancels, deadlines, crashes, overload, identity on real processes: tables, about 15 minutes
+drills: setup ## cancels, deadlines, crashes, overload, fairness, identity on real processes: tables, about 15 minutes
 	$(BIN)/python -m tests.chaos $(DRILLS)
 
 shapes: setup ## published checkpoints at their real widths on every backend, two of them whole: half an hour, 16 GB

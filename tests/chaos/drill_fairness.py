@@ -29,7 +29,7 @@ FLOOD_TIMES = 3.0
 TTFT_LIMIT = 1.3
 JAIN_LIMIT = 0.95
 THROUGHPUT_LIMIT = 0.97
-DEADLINE_MS = 20_000
+DEADLINE_MS = 60_000
 HEAVY_TTFT_MS = 2_000
 """The heavy tenant's line is as long as this lets it be; what is behind that is shed."""
 HEAVY_LENGTHS = (0.4, 0.8, 1.2, 1.6)
@@ -143,6 +143,8 @@ class FairnessDrill:
         )
         tokens = [sum(len(call.answer.ids) for call in load.ended("finished")) for load in loads]
         self._report.add("equals", *_counts(loads), f"{sum(tokens) / loads[0].seconds:.0f}", "-", "-")
+        lost = sum(len(load.calls) - len(load.ended("finished")) for load in loads)
+        self._report.claim("saturated tenants lose no request", f"{lost} were not served", holds=not lost)
         index = jain(tokens)
         self._report.claim(
             f"Jain's index of {len(loads)} saturated tenants at least {JAIN_LIMIT}",

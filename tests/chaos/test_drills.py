@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.chaos import drill_cancel, drill_crash, drill_deadline, drill_identity, drill_overload
+from tests.chaos import (
+    drill_cancel,
+    drill_crash,
+    drill_deadline,
+    drill_fairness,
+    drill_identity,
+    drill_overload,
+)
 from tests.chaos.world import Models, drill_stack
 from tests.support.stack import Stack
 
@@ -47,4 +55,10 @@ async def test_under_overload_every_call_is_served_or_shed_with_a_hint(stack: St
 async def test_what_is_not_an_instances_to_say_is_refused(stack: Stack) -> None:
     report = drill_identity.new_report()
     await drill_identity.hold_on(stack, drill_identity.SHORT, report)
+    assert report.broken(timed=False) == []
+
+
+async def test_a_tenant_that_floods_the_stack_keeps_no_other_from_being_served(tmp_path: Path) -> None:
+    """On a stack of its own: it has keys."""
+    report = await drill_fairness.hold(Models.under(tmp_path), drill_fairness.SHORT)
     assert report.broken(timed=False) == []

@@ -35,7 +35,7 @@ WAIT = "wait"
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _TicketKind:
     """Tickets that a newcomer need not tell apart."""
 
     model: ModelIdentity
@@ -43,7 +43,7 @@ class _Line:
     priority_class: int
 
     @classmethod
-    def of(cls, ticket: Ticket) -> _Line:
+    def of(cls, ticket: Ticket) -> _TicketKind:
         return cls(ticket.model, ticket.meter.share, ticket.priority_class)
 
 
@@ -73,7 +73,7 @@ class AdmissionQueue:
         self._counters = ServiceCounters()
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
         self._tenants: Counter[str] = Counter()  # of those who wait
-        self._lines: Counter[_Line] = Counter()  # of those who wait, by what a newcomer has to know of them
+        self._kinds: Counter[_TicketKind] = Counter()  # of those who wait, too
         self._placing: set[Ticket] = set()  # have their turn, and are not in any heartbeat yet
         self._gaps_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)
         self._gap_began_s = 0.0  # while somebody waits: when a request has ended last, or the waiting began
@@ -117,16 +117,16 @@ class AdmissionQueue:
         """
         started = own = 0
         others: dict[str, tuple[int, int]] = {}
-        for line, count in self._lines.items():
-            if not self._contends(line.model, model):
+        for kind, count in self._kinds.items():
+            if not self._contends(kind.model, model):
                 continue
-            if line.priority_class == STARTED_CLASS:
+            if kind.priority_class == STARTED_CLASS:
                 started += count
-            elif share is None or line.share.tenant == share.tenant:
-                own += count * (line.priority_class <= priority_class)
+            elif share is None or kind.share.tenant == share.tenant:
+                own += count * (kind.priority_class <= priority_class)
             else:
-                known, _ = others.get(line.share.tenant, (0, 0))
-                others[line.share.tenant] = known + count, line.share.weight
+                known, _ = others.get(kind.share.tenant, (0, 0))
+                others[kind.share.tenant] = known + count, kind.share.weight
         ahead = started + own + (0 if share is None else others_ahead(own, share.weight, others))
         if not ahead and self._slots(model, 1) != 0:
             return 0.0
@@ -165,7 +165,7 @@ class AdmissionQueue:
             self._gap_began_s = self._clock.monotonic_s()
             self._start("admission", self._hand_out_turns())
         self._waiting[ticket] = turn
-        self._lines[_Line.of(ticket)] += 1
+        self._kinds[_TicketKind.of(ticket)] += 1
         self._counters.join(ticket.tenant)
         self._tenants[ticket.tenant] += 1
         try:
@@ -182,7 +182,7 @@ class AdmissionQueue:
         for look in itertools.count():
             if not self._waiting:
                 return
-            models = {line.model for line in self._lines}
+            models = {kind.model for kind in self._kinds}
             if look % LOOKS_PER_PASS == 0:
                 self._pass_through(whole=True)
             elif any(self._slots(model, 1) != 0 for model in models):
@@ -234,10 +234,10 @@ class AdmissionQueue:
         self._tenants[ticket.tenant] -= 1
         if not self._tenants[ticket.tenant]:
             del self._tenants[ticket.tenant]
-        line = _Line.of(ticket)
-        self._lines[line] -= 1
-        if not self._lines[line]:
-            del self._lines[line]
+        kind = _TicketKind.of(ticket)
+        self._kinds[kind] -= 1
+        if not self._kinds[kind]:
+            del self._kinds[kind]
         return self._waiting.pop(ticket)
 
     def _goes_at_once(self, ticket: Ticket) -> bool:
