@@ -91,6 +91,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             kv_blocks_free=self._driver.snapshot.free_blocks,
             queued=len(self._book.queue),
             queued_tokens=self._book.queue.queued_tokens + self._book.computing_tokens,
+            tenant_queues=self._book.tenant_queues,
         )
 
     def held(self) -> Iterable[Held]:

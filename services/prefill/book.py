@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 from services.prefill.config import PrefillConfig
@@ -10,7 +11,9 @@ from services.prefill.job import PrefillJob, deadline_passed
 from services.prefill.queue import DeadlineQueue
 from shared.errors import PenstockError
 from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.share import TenantShare
 from shared.fairness.token_cost import prompt_cost
+from shared.messages import MAX_REPORTED_TENANTS, TenantQueue
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase
 from shared.worker.job_book import JobBook
@@ -94,6 +97,20 @@ class PrefillBook(JobBook[PrefillJob]):
     def waiting_prompts(self) -> int:
         """The prompts that have no first token yet."""
         return len(self.queue) + len(self.in_phase(JobPhase.COMPUTING))
+
+    @property
+    def tenant_queues(self) -> tuple[TenantQueue, ...]:
+        """The uncomputed tokens of the tenants that have most; none where there is one tenant alone."""
+        tokens: Counter[str] = Counter()
+        weights: dict[str, int] = {}
+        for job in self.jobs.values():
+            if job.phase in (JobPhase.QUEUED, JobPhase.COMPUTING):
+                tokens[job.share.tenant] += job.remaining_tokens
+                weights[job.share.tenant] = job.share.weight
+        if len(tokens) < 2:
+            return ()
+        most = tokens.most_common(MAX_REPORTED_TENANTS)
+        return tuple(TenantQueue(TenantShare(tenant, weights[tenant]), count) for tenant, count in most)
 
     @property
     def computing_tokens(self) -> int:

@@ -26,6 +26,10 @@ class TenantShare:
     tenant: str = ""
     weight: int = 1
 
+    def for_workers(self, fleet_key: str) -> TenantShare:
+        """Return the share as it is said outside of the gateway."""
+        return TenantShare(tenant_digest(self.tenant, fleet_key), self.weight)
+
     def check(self) -> None:
         """Raise InvalidRequest for a share that no gateway would send."""
         if not 1 <= self.weight <= MAX_WEIGHT:

@@ -20,6 +20,7 @@ from shared.messages.adapters import MAX_REPORTED_CHARS, NO_ADAPTER, AdapterId, 
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
 from shared.messages.fleet import (
+    MAX_REPORTED_TENANTS,
     AuditReport,
     AuditRequest,
     BreakerReport,
@@ -33,6 +34,7 @@ from shared.messages.fleet import (
     RetrieverReport,
     Snapshot,
     SnapshotRequest,
+    TenantQueue,
     TokenizerReport,
     WorkerReport,
 )
@@ -184,6 +186,7 @@ __all__ = [
     "MAX_PROMPT_TOKENS",
     "MAX_QUERY_CHARS",
     "MAX_REPORTED_CHARS",
+    "MAX_REPORTED_TENANTS",
     "MAX_RERANK_TEXTS",
     "MEANING_VERSION",
     "NO_ADAPTER",
@@ -251,6 +254,7 @@ __all__ = [
     "ScoredPassage",
     "Snapshot",
     "SnapshotRequest",
+    "TenantQueue",
     "Text",
     "TextScores",
     "TokenBytes",

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
+from shared.fairness.share import TenantShare
 from shared.messages.adapters import AdapterReport
 from shared.sampling.defaults import SamplingDefault
+
+MAX_REPORTED_TENANTS = 16
+"""The most tenants whose parts of a queue a heartbeat tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,15 @@ class RetrieverReport:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantQueue:
+    """The tokens that a prefill worker has to compute for a tenant, which is named by its digest; the weight
+    is that of its latest prompt."""
+
+    share: TenantShare
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReport:
     """The report of a prefill worker, a decode worker or a speculator about its engine.
 
@@ -71,6 +84,8 @@ class WorkerReport:
     come back. `tokens_per_s` is how fast it was lately, 0 unmeasured, and `best_tokens_per_s` the highest
     that this was in its life. `threads` is how many a step would have now, `most_threads` how many with
     nobody beside it. `backend` names the arithmetic. `adapters` are those over its model that it was told of.
+    `tenant_queues` are parts of `queued_tokens`, those of the MAX_REPORTED_TENANTS with most; none where it
+    has prompts of one tenant alone.
     `added` and `removed` are block hashes since the last heartbeat; `prefix_event_id` counts them, so that a
     gap is seen.
     """
@@ -80,6 +95,7 @@ class WorkerReport:
     kv_blocks_free: int = 0
     kv_groups: KvGroups = ONE_GROUP
     queued_tokens: int = 0
+    tenant_queues: tuple[TenantQueue, ...] = ()
     tokens_per_s: float = 0.0
     best_tokens_per_s: float = 0.0
     threads: int = 0

@@ -12,7 +12,7 @@ import structlog
 
 from shared.actor import Ask, BusActor
 from shared.health import Activity
-from shared.messages import DecodeReport, Heartbeat, Held, Snapshot, WorkerReport
+from shared.messages import DecodeReport, Heartbeat, Held, Snapshot, TenantQueue, WorkerReport
 from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
@@ -34,6 +34,7 @@ class WorkerLoad:
     kv_blocks_free: int
     queued: int = 0
     queued_tokens: int = 0
+    tenant_queues: tuple[TenantQueue, ...] = ()
 
 
 class EngineActor(BusActor):
@@ -110,6 +111,7 @@ class EngineActor(BusActor):
             kv_blocks_free=load.kv_blocks_free,
             kv_groups=engine.layout.groups.counts,
             queued_tokens=load.queued_tokens,
+            tenant_queues=load.tenant_queues,
             tokens_per_s=self._rate.tokens_per_s,
             best_tokens_per_s=self._rate.best_tokens_per_s,
             threads=threads,

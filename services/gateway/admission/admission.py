@@ -12,6 +12,8 @@ from services.gateway.fleet.routing import Candidate
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.degradation import DegradationLevel
 from shared.errors import DeadlineExpired, Overloaded
+from shared.fairness.share import TenantShare
+from shared.messages import WorkerReport
 
 TTFT_DOUBT = 1.25
 """A first token is given up only when it is predicted to be late by this factor: rates are measured, not
@@ -42,10 +44,24 @@ def check_class(level: DegradationLevel, priority_class: int, pressure: float, b
         )
 
 
-def queued_s(prefill: Candidate) -> float:
-    """Seconds of work that wait there. 0 for a worker that has not measured its rate: it promises nothing."""
-    beat = prefill.heartbeat
-    return beat.worker.queued_tokens / beat.worker.tokens_per_s if beat.worker.tokens_per_s > 0 else 0.0
+def queued_s(prefill: Candidate, share: TenantShare | None = None, prompt_tokens: int = 0) -> float:
+    """Seconds of work that wait there, of a `share` before a prompt of that tenant. 0 for a worker that has
+    not measured its rate: it promises nothing."""
+    worker = prefill.heartbeat.worker
+    tokens = worker.queued_tokens if share is None else tokens_ahead(worker, share, prompt_tokens)
+    return tokens / worker.tokens_per_s if worker.tokens_per_s > 0 else 0.0
+
+
+def tokens_ahead(worker: WorkerReport, share: TenantShare, prompt_tokens: int) -> float:
+    """Return about how many tokens the worker computes before the last of a prompt of this share, but for
+    those of the prompt itself: all of its tenant's, and of each other's as many as it has turns meanwhile."""
+    if not worker.tenant_queues:
+        return worker.queued_tokens
+    queues = {queue.share.tenant: queue for queue in worker.tenant_queues}
+    own = queues.pop(share.tenant).tokens if share.tenant in queues else 0
+    rest = max(0, worker.queued_tokens - own - sum(queue.tokens for queue in queues.values()))
+    turns = (own + prompt_tokens) / share.weight
+    return own + rest + sum(min(queue.tokens, turns * queue.share.weight) for queue in queues.values())
 
 
 def compute_s(prefill: Candidate, prompt_tokens: int, block_hashes: Sequence[bytes]) -> float:
@@ -59,10 +75,16 @@ def compute_s(prefill: Candidate, prompt_tokens: int, block_hashes: Sequence[byt
 
 
 def predict_ttft_s(
-    prefills: Sequence[Candidate], prompt_tokens: int, block_hashes: Sequence[bytes] = ()
+    prefills: Sequence[Candidate],
+    prompt_tokens: int,
+    block_hashes: Sequence[bytes] = (),
+    share: TenantShare | None = None,
 ) -> float:
     """Seconds to the first token on the worker that has it soonest; an empty fleet is a matter of waiting."""
-    return min((queued_s(p) + compute_s(p, prompt_tokens, block_hashes) for p in prefills), default=0.0)
+    return min(
+        (queued_s(p, share, prompt_tokens) + compute_s(p, prompt_tokens, block_hashes) for p in prefills),
+        default=0.0,
+    )
 
 
 def check_ttft(
@@ -70,6 +92,7 @@ def check_ttft(
     remaining_s: float,
     prompt_tokens: int = 0,
     block_hashes: Sequence[bytes] = (),
+    share: TenantShare | None = None,
 ) -> None:
     """Raise Overloaded with a retry hint when queues keep the first token from coming within `remaining_s`.
 
@@ -82,7 +105,7 @@ def check_ttft(
             "are left: allow a longer ttft_deadline_ms or send a shorter prompt",
             hop="prefill",
         )
-    predicted_s = predict_ttft_s(prefills, prompt_tokens, block_hashes)
+    predicted_s = predict_ttft_s(prefills, prompt_tokens, block_hashes, share)
     if predicted_s > TTFT_DOUBT * remaining_s:
         raise Overloaded(
             f"the first token would take about {predicted_s:.1f} s and {remaining_s:.1f} s are left: "

@@ -30,7 +30,7 @@ class AdmissionGate:
         model = find_model(request.model, instances, request.tenant)
         self._check_class(model, request)
         self.check_turn(model, request, budget)
-        self.check_prompt(model, budget)
+        self.check_prompt(model, request, budget)
 
     def check_size(self, request: Request) -> None:
         """Raises ContextExceeded for a prompt that is too large to be read and, as its size proves, longer
@@ -76,7 +76,12 @@ class AdmissionGate:
         check_wait(wait_s, budget.first_token.remaining_s())
 
     def check_prompt(
-        self, model: ModelIdentity, budget: Budget, tokens: int = 0, block_hashes: Sequence[bytes] = ()
+        self,
+        model: ModelIdentity,
+        request: Request,
+        budget: Budget,
+        tokens: int = 0,
+        block_hashes: Sequence[bytes] = (),
     ) -> None:
         """Raises Overloaded or DeadlineExpired when the first token cannot come in time.
 
@@ -84,7 +89,8 @@ class AdmissionGate:
         """
         prefills = serving(self._context.fleet.instances("prefill"), "prefill", model)
         loaded = [self._context.sent_load.with_sent(view) for view in prefills]
-        check_ttft(loaded, budget.first_token.remaining_s(), tokens, block_hashes)
+        share = request.share.for_workers(self._context.config.fleet_key)
+        check_ttft(loaded, budget.first_token.remaining_s(), tokens, block_hashes, share)
 
     def _context_tokens(self, model: ModelIdentity) -> int:
         return longest_context(self._context.fleet.instances, model)

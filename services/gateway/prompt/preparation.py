@@ -162,7 +162,7 @@ class Preparation:
         )
         self._state.begin_phase(RequestPhase.ROUTE)
         reusable = prompt.block_hashes if self._state.told.complete else ()
-        self._gate.check_prompt(model, budget, len(prompt.token_ids), reusable)
+        self._gate.check_prompt(model, request, budget, len(prompt.token_ids), reusable)
         self._gate.check_turn(model, request, budget)  # others may have come in the meantime
         hasher = BlockHasher.of(self._context.config.fleet_key)
         request_hashes = RequestHashes(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from services.gateway.admission.admission import check_wait
 from services.gateway.admission.ticket import CLASSES, STARTED_CLASS, Ticket
@@ -29,7 +28,6 @@ from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
-from shared.fairness.share import tenant_digest
 from shared.messages import Accepted, Message
 from shared.roles import ROUTED_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
@@ -68,9 +66,7 @@ class Router:
         self._breakers = context.breakers
         self._crash_record = scope.crash_record
         self._meter = scope.meter
-        self._share = replace(
-            scope.meter.share, tenant=tenant_digest(scope.request.tenant, context.config.fleet_key)
-        )
+        self._share = scope.meter.share.for_workers(context.config.fleet_key)
         self._request_id = scope.request_id
         self._rotation = scope.rotation
         self._cancel_epoch = cancel_epoch

@@ -14,7 +14,7 @@ from services.prefill.queue import PATIENCE_S
 from shared.deadline import Deadline
 from shared.errors import Cancelled, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
 from shared.fairness.share import TenantShare
-from shared.messages import Envelope, Prefill, pack_ids
+from shared.messages import MAX_REPORTED_TENANTS, Envelope, Prefill, TenantQueue, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.clock import FakeClock
 from tests.support.sampling import sampling
@@ -187,3 +187,20 @@ def test_a_job_of_an_impossible_share_is_refused() -> None:
     prefill = dataclasses.replace(prefill, share=TenantShare("t", weight=0))
     with pytest.raises(InvalidRequest, match="weight of a share is 0"):
         read_job(Envelope("r", 1), prefill, Deadline.after(9.0), vocab_size=10, max_model_len=64, now_s=0.0)
+
+
+def test_a_worker_tells_of_the_tenants_with_the_longest_queues_where_there_are_several() -> None:
+    jobs = book(max_queued=64)
+    jobs.add(of(HEAVY, "one", tokens=30), 0.0)
+    assert jobs.tenant_queues == ()
+    jobs.add(of(HEAVY, "two", tokens=40), 0.0)
+    for number in range(MAX_REPORTED_TENANTS):
+        jobs.add(of(TenantShare(f"t{number}", weight=2), f"t{number}", tokens=10 + number), 0.0)
+    queues = jobs.tenant_queues
+    assert len(queues) == MAX_REPORTED_TENANTS
+    assert queues[0] == TenantQueue(HEAVY, 70)
+    assert queues[1] == TenantQueue(TenantShare(f"t{MAX_REPORTED_TENANTS - 1}", weight=2), 25)
+    assert "t0" not in {queue.share.tenant for queue in queues}
+    (first,), _ = jobs.take_jobs(1)
+    first.phase = JobPhase.TRANSFERRING
+    assert TenantQueue(HEAVY, 70) not in jobs.tenant_queues

@@ -19,7 +19,8 @@ from services.gateway.admission.degradation import FALL_SHARE, RISE_AT
 from services.gateway.admission.ticket import CLASSES
 from shared.degradation import DegradationLevel
 from shared.errors import DeadlineExpired, Overloaded
-from shared.messages import Heartbeat
+from shared.fairness.share import TenantShare
+from shared.messages import Heartbeat, TenantQueue
 from tests.integration.gateway_peers import heartbeat
 
 HASHES = (b"a" * 16, b"b" * 16, b"c" * 16)
@@ -37,12 +38,17 @@ class Prefill:
 
 
 def prefill(
-    queued_tokens: int = 0, tokens_per_s: float = 1000.0, cached: int = 0, best: float | None = None
+    queued_tokens: int = 0,
+    tokens_per_s: float = 1000.0,
+    cached: int = 0,
+    best: float | None = None,
+    queues: tuple[TenantQueue, ...] = (),
 ) -> Prefill:
     beat = heartbeat(
         "prefill",
         "p",
         queued_tokens=queued_tokens,
+        tenant_queues=queues,
         tokens_per_s=tokens_per_s,
         best_tokens_per_s=tokens_per_s if best is None else best,
     )
@@ -117,3 +123,36 @@ def test_low_priority_is_shed_at_its_level_until_the_pressure_is_gone() -> None:
     check_class(DegradationLevel.RETRIEVAL, LOW, pressure=9.0, budget_s=4.0)
     with pytest.raises(Overloaded):
         check_class(DegradationLevel.NEW_REQUESTS, LOW, pressure=9.0, budget_s=4.0)
+
+
+QUEUES = (
+    TenantQueue(TenantShare("heavy"), 8000),
+    TenantQueue(TenantShare("double", weight=2), 3000),
+    TenantQueue(TenantShare("mine"), 200),
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "ahead"),
+    [
+        (TenantShare("new"), 300 + 600 + 200),  # as much of each as it has itself, by weight
+        (TenantShare("new", weight=3), 100 + 200 + 100),
+        (TenantShare("mine"), 200 + 500 + 1000),
+        (TenantShare("heavy"), 8000 + 3000 + 200),
+    ],
+)
+def test_a_tenants_prompt_waits_for_its_own_and_for_a_part_of_the_others(
+    share: TenantShare, ahead: int
+) -> None:
+    worker = prefill(11_200, queues=QUEUES)
+    expected_s = (ahead + 300) / 1000.0
+    assert predict_ttft_s([worker], 300, share=share) == pytest.approx(expected_s)
+    check_ttft([worker], expected_s / TTFT_DOUBT + 0.01, 300, share=share)
+    with pytest.raises(Overloaded):
+        check_ttft([worker], expected_s / TTFT_DOUBT - 0.01, 300, share=share)
+
+
+def test_what_no_tenant_is_named_for_counts_in_full() -> None:
+    worker = prefill(11_200 + 500, queues=QUEUES)
+    assert predict_ttft_s([worker], 0, share=TenantShare("new")) == pytest.approx(0.5)
+    assert predict_ttft_s([prefill(500)], 0, share=TenantShare("new")) == pytest.approx(0.5)
