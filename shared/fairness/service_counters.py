@@ -66,12 +66,12 @@ class ServiceCounters:
 
     def charge(self, share: TenantShare, cost: float) -> None:
         """The tenant was served; a negative cost is given back."""
-        known = self._known(share.tenant)
+        known = self._tenants.get(share.tenant) or self._known(share.tenant)
         least = self._highest - MAX_CREDIT
-        known.counter = max(known.counter, least) + cost / share.weight
-        self._charges += 1
-        known.served = self._charges
-        self._highest = max(self._highest, known.counter)
+        counter = (known.counter if known.counter > least else least) + cost / share.weight
+        known.counter = counter
+        self._charges = known.served = self._charges + 1
+        self._highest = max(self._highest, counter)
 
     def level(self, tenant: str) -> float:
         """Return the counter with which the tenant would be active, or is."""

@@ -182,11 +182,10 @@ class AdmissionQueue:
         for look in itertools.count():
             if not self._waiting:
                 return
-            models = {kind.model for kind in self._kinds}
             if look % LOOKS_PER_PASS == 0:
                 self._pass_through(whole=True)
-            elif any(self._slots(model, 1) != 0 for model in models):
-                self._pass_through(whole=len(models) > 1)
+            elif any(self._may_go(kind.model, 1, kind.share.tenant) for kind in self._kinds):
+                self._pass_through(whole=len({kind.model for kind in self._kinds}) > 1)
             await asyncio.sleep(POLL_S)
 
     def _pass_through(self, *, whole: bool) -> None:
@@ -216,6 +215,8 @@ class AdmissionQueue:
                     return
             else:
                 leaving.add(ticket.tenant)
+                if not whole and len(leaving) == len(self._tenants):
+                    return
 
     def _in_turn(self, tickets: Iterable[Ticket]) -> list[Ticket]:
         return in_turn(tickets, self._counters, self._clock.monotonic_s())
@@ -244,17 +245,22 @@ class AdmissionQueue:
         """Whether there is a slot for a newcomer that nobody who waits would have."""
         if not self._waiting:
             return self._has_slot(ticket)
-        slots = self._slots(ticket.model, ticket.blocks)
-        if not slots or ticket.tenant in self._tenants:
+        if ticket.tenant in self._tenants or not (slots := self._slots(ticket.model, ticket.blocks)):
             return False
         capacity = self._capacity(ticket.model)
         return all(slots <= self._kept.kept_from(each, capacity, self._tenants) for each in self._tenants)
 
     def _has_slot(self, ticket: Ticket) -> bool:
-        slots = self._slots(ticket.model, ticket.blocks)
-        if not slots or not ticket.is_new:
-            return slots != 0
-        return slots > self._kept.kept_from(ticket.tenant, self._capacity(ticket.model), self._tenants)
+        if not ticket.is_new:
+            return self._slots(ticket.model, ticket.blocks) != 0
+        return self._may_go(ticket.model, ticket.blocks, ticket.tenant)
+
+    def _may_go(self, model: ModelIdentity, blocks: int, tenant: str) -> bool:
+        """Whether there is a slot that the tenant does not leave to others."""
+        slots = self._slots(model, blocks)
+        if not slots:
+            return slots is None
+        return slots > self._kept.kept_from(tenant, self._capacity(model), self._tenants)
 
     def _slots(self, model: ModelIdentity, blocks: int) -> int | None:
         slots = self._free_slots(model, blocks)
