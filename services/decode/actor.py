@@ -185,7 +185,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     async def after_step(self, result: StepResult) -> None:
         """A job that failed ("error") tells so with its last tokens, and so behind them; like every finished
-        job it holds nothing here any more."""
+        job it holds nothing here any more. One whose grammar failed says what is wrong with that."""
         record_progress(self._book.jobs, result)
         await self._send_scores(result)
         outputs = [
@@ -193,6 +193,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
             for output in result.outputs
             if (job := self._book.jobs.get(output.key)) is not None and job.phase in IN_BATCH
         ]
+        faults = [(job, output.fault) for job, output in outputs if output.fault is not None]
+        outputs = [(job, output) for job, output in outputs if output.fault is None]
         now_s = time.monotonic()
         await self._outbox.tokens(job_output(job, output, now_s) for job, output in outputs)
         for job, output in outputs:
@@ -211,10 +213,13 @@ class DecodeActor(WorkerActor[DecodeJob]):
                 output.proposed_drafts * drafted,
                 output.accepted_drafts * drafted,
             )
+        for job, fault in faults:
+            await self._lose(job, fault)
         self._count_drafts([output for _, output in outputs if output.proposed_drafts])
         self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
         self._pace.observe_step(result)
         metrics.PREEMPTIONS.inc(len(result.preempted_keys))
+        metrics.MASK_WAITS.inc(result.mask_waits)
         if not self._book.in_phase(JobPhase.DECODING):
             self._pace.forget_steps()
 

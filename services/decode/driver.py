@@ -111,8 +111,7 @@ class DecodeDriver(EngineDriver[None]):
     async def step_on(self) -> None:
         """Let the engine go on, if it has stopped and there is something to do."""
         if self.stepping:
-            if self._orders:
-                self.engine.rouse()
+            self.end_wait()
             return
         if self._orders or self.snapshot.has_work:
             self.begin_step(self._run)

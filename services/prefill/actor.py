@@ -151,12 +151,14 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def after_step(self, result: StepResult) -> None:
         self._rate.observe(result.num_prefill_tokens, result.step_us)
+        metrics.MASK_WAITS.inc(result.mask_waits)
         record_progress(self._book.jobs, result)
-        first_tokens = [
+        outputs = [
             (job, output)
             for output in result.outputs
             if (job := self._book.jobs.get(output.key)) is not None and job.phase in IN_ENGINE
         ]
+        first_tokens = [(job, output) for job, output in outputs if output.fault is None]
         for scores in result.prompt_scores:
             await self._send_scores(scores)
         # The first token goes out before KvDone: time to first token never waits for the transfer.
@@ -165,6 +167,9 @@ class PrefillActor(WorkerActor[PrefillJob]):
             await asyncio.sleep(0)  # they leave now, not behind what follows from here on
         self._step_events.deliver()
         await self._report_refused()
+        for job, output in outputs:
+            if output.fault is not None:
+                await self._lose(job, output.fault)
         for job, output in first_tokens:
             job.phase = JobPhase.TRANSFERRING
             self._sender.finish_transfer(job.transfer_key, output.token_ids, output.finish_reason or "")
@@ -221,6 +226,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         if self._driver.stepping:
             result = self._driver.take_result()
             if result is None:
+                self._driver.end_wait(for_others=bool(self._book.queue))
                 return False
             await self.after_step(result)
         return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.prefill.job import PrefillJob
 from services.prefill.step_events import StepEvents
-from shared.engine import AdmitResult, Engine, LayerCallback, StepResult
+from shared.engine import NO_STEP, AdmitResult, Engine, LayerCallback, StepResult
 from shared.errors import PenstockError
 from shared.worker.driver import EngineDriver
 from shared.worker.prefix_mirror import PrefixMirror
@@ -15,9 +15,6 @@ from shared.worker.prefix_mirror import PrefixMirror
 PROMPTS_AT_ONCE = 8
 """The most prompts of a class and those above that are computed side by side; more only where they fit into
 one chunk. Those of lower classes do not count, so that they never keep a more urgent prompt waiting."""
-
-NO_STEP = StepResult((), (), (), (), 0, 0, 0, (), 0, 0)
-"""There was nothing to compute."""
 
 Joined = Callable[[Sequence[PrefillJob], Sequence[AdmitResult | PenstockError]], None]
 """A callback with what became of jobs that were to join the engine."""

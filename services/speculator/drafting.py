@@ -65,9 +65,15 @@ class Drafter:
                 # else no room in this tick: no draft is a good answer too
             else:
                 guesses[wish.key] = []
-        while engine.has_work:
+        while engine.has_work and not engine.awaits_masks:
             for output in engine.step().outputs:
                 guesses[output.key] += output.token_ids
+                if output.fault is not None:
+                    refused[output.key] = output.fault.message
+        for key in (*refused, *engine.waiting_for_masks):  # a late draft is worth less than the others' time
+            engine.release(key)
+            forgotten.add(key)
+            guesses.pop(key, None)
         self._kept = [*resting, *guesses]
         return Drafted({key: tuple(ids) for key, ids in guesses.items()}, refused, frozenset(forgotten))
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shared.engine.memory.kv_pool import BLOCK_TOKENS, KvLayout, KvPool
     from shared.engine.model_runner import LayerCallback
     from shared.engine.results import (
+        NO_STEP,
         AdmitResult,
         Computed,
         PromptScores,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_TOKENS",
     "LLM",
+    "NO_STEP",
     "AdapterInfo",
     "AdmitResult",
     "BlockEvent",
@@ -59,6 +61,7 @@ _MODULES = {
     "shared.engine.memory.kv_pool": ("BLOCK_TOKENS", "KvLayout", "KvPool"),
     "shared.engine.llm": ("LLM", "Completion"),
     "shared.engine.results": (
+        "NO_STEP",
         "AdmitResult",
         "Computed",
         "PromptScores",

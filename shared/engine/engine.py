@@ -30,6 +30,7 @@ from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
 from shared.engine.model_runner import LayerCallback, ModelRunner
 from shared.engine.results import (
+    NO_STEP,
     AdmitResult,
     Computed,
     PromptScores,
@@ -60,6 +61,8 @@ __all__ = [
 
 NGRAM_TOKENS = 8
 """Drafted of a sequence's own text at most, where nothing else is configured."""
+MASK_WAIT_S = 0.05
+"""The longest step in which nothing is computed: all sequences wait for masks of their grammars."""
 CHECK_BLOCKS = 4096
 """The blocks that an idle engine checks at a time; what waits for it waits no longer than that."""
 
@@ -200,7 +203,16 @@ class Engine(Intake):
         return self._scheduler.has_work
 
     def step(self) -> StepResult:
-        """One iteration over all live sequences: decode and verify first, then prefill chunks."""
+        """One iteration over all live sequences: decode and verify first, then prefill chunks.
+
+        Where all wait for masks of their grammars it waits as well, for a while or until it is roused.
+        """
+        if self.awaits_masks:
+            if self._slot is not None:
+                self._slot.compute(now=False)
+            self._sampler.await_mask(MASK_WAIT_S)
+            if self.awaits_masks:
+                return NO_STEP
         if self._slot is not None:
             self._slot.begin_step()
         result = self._core.run_step()
@@ -208,6 +220,17 @@ class Engine(Intake):
             self._slot.end_step()
         self._keep_or_yield_cores()
         return result
+
+    @property
+    def waiting_for_masks(self) -> frozenset[str]:
+        """Return the keys of the sequences that wait for masks of their grammars."""
+        return self._sampler.awaited
+
+    @property
+    def awaits_masks(self) -> bool:
+        """Return whether all that there is to do waits for masks of grammars."""
+        awaited = self.waiting_for_masks
+        return bool(awaited) and not self._scheduler.has_work_beside(awaited)
 
     def pause(self) -> bool:
         """Leave the cores to prompts of other processes for as long as these are due before the next step.
@@ -224,7 +247,8 @@ class Engine(Intake):
             self._slot.serve(requests)
 
     def rouse(self) -> None:
-        """There is something else to do than to pause. From any thread."""
+        """There is something else to do than to pause, or to wait for masks. From any thread."""
+        self._sampler.rouse()
         if self._slot is not None and self._slot.pauses:
             self._slot.rouse()
 
@@ -277,6 +301,7 @@ class Engine(Intake):
         be called afterwards."""
         if self._offloads is not None:
             self._offloads.close()
+        self._sampler.close()
         self._model.close()
         if self._slot is not None:
             self._slot.close()

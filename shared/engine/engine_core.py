@@ -38,23 +38,26 @@ class EngineCore:
     def run_step(self) -> StepResult:
         """One iteration over all live sequences."""
         began_ns = time.perf_counter_ns()
-        scheduled = self._scheduler.schedule()
+        outputs = [self._accept(work, drawn) for work, drawn in self._sampler.draw_postponed()]
+        waiting = self._sampler.postponed
+        scheduled = self._scheduler.schedule(waiting, self._sampler.slow)
+        self._sampler.drop_postponed(scheduled.preempted_keys)
         self._announce(scheduled.reused)
         scheduled_ns = time.perf_counter_ns()
         model_ns = 0
-        outputs: tuple[TokenOutput, ...] = ()
         prompt_scores: tuple[PromptScores, ...] = ()
         if scheduled.work:
+            self._sampler.begin_masks(scheduled.work)
             logits = self._model_runner.compute_logits([_model_input(work) for work in scheduled.work])
             model_ns = time.perf_counter_ns() - scheduled_ns
             if any(work.is_prefill and work.scored for work in scheduled.work):
                 prompt_scores, logits = _score_prompts(scheduled.work, logits)
-            outputs = tuple(self._finish(scheduled, logits))
+            outputs += self._finish(scheduled, logits)
         step_us = (time.perf_counter_ns() - began_ns) // 1000
         self._cost.observe(scheduled.features, step_us)
         prefill = [work for work in scheduled.work if work.is_prefill]
         return StepResult(
-            outputs=outputs,
+            outputs=tuple(outputs),
             prompt_scores=prompt_scores,
             computed=tuple(Computed(work.sequence.key, work.start, work.end) for work in prefill),
             reused=tuple(Computed(reuse.sequence.key, reuse.start, reuse.end) for reuse in scheduled.reused),
@@ -64,6 +67,7 @@ class EngineCore:
             preempted_keys=scheduled.preempted_keys,
             step_us=step_us,
             model_us=model_ns // 1000,
+            mask_waits=len(self._sampler.postponed - waiting),
         )
 
     def _announce(self, reused: Sequence[Reuse]) -> None:
@@ -78,10 +82,10 @@ class EngineCore:
         drawing = [work for work in scheduled.work if work.num_draws]
         drawn = iter(self._sampler.sample(drawing, logits))
         for work in scheduled.work:
-            if work.num_draws:
-                yield self._accept(work, next(drawn))
-            else:
+            if not work.num_draws:
                 self._scheduler.advance(work, work.num_tokens)
+            elif (kept := next(drawn)) is not None:
+                yield self._accept(work, kept)
 
     def _accept(self, work: Work, drawn: Drawn) -> TokenOutput:
         sequence = work.sequence
@@ -109,6 +113,7 @@ class EngineCore:
             drawn.accepted_drafts,
             len(work.drafts),
             looked_up=work.match_tokens > 0,
+            fault=drawn.fault,
         )
 
 

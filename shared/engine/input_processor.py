@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS, HASH_BYTES, BlockHasher
 from shared.engine.engine_config import EngineConfig, max_model_len
 from shared.engine.loading.config import ModelConfig
-from shared.engine.sampling.grammar import Grammars, GrammarState
+from shared.engine.sampling.grammar import Grammars
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
@@ -47,10 +47,7 @@ class InputProcessor:
         if len(token_ids) > prompt_len:
             _check_not_ended(token_ids[-1], end_ids)
         if params.grammar is not None:
-            grammar = self.grammars.compile(params.grammar)
-            params = dataclasses.replace(params, grammar=grammar)
-            if len(token_ids) > prompt_len:
-                GrammarState(grammar, token_ids[prompt_len:])  # refuses what does not follow the grammar
+            params = dataclasses.replace(params, grammar=self.grammars.compile(params.grammar))
         return LiveSequence(
             key=key,
             order=self._next_order(),

@@ -223,6 +223,8 @@ class Intake:
             return False
         if base_position != len(sequence.tokens) or sequence.on_layer is not None:
             return False
+        if key in self._sampler.postponed:  # its next token needs no guess any more, only its mask
+            return False
         drafts = tuple(draft_ids[:MAX_DRAFT_TOKENS])
         vocab_size = self._input_processor.vocab_size
         if not all(type(token_id) is int and 0 <= token_id < vocab_size for token_id in drafts):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.engine.sequence import LiveSequence
+from shared.errors import PenstockError
 from shared.sampling.parameters import TokenLogprob
 
 
@@ -44,8 +45,9 @@ class TokenOutput(NamedTuple):
     """New tokens of one sequence; `position` is the absolute position of the first.
 
     `finish_reason` is "stop" (the last token is an end or stop id, or completed the grammar), "length",
-    "error" (the sequence's own constraints, or logits that are no numbers, left nothing to draw) or None.
-    `looked_up`: the drafts were found in the sequence's own text, nobody had offered them.
+    "error" (the sequence's own constraints, or logits that are no numbers, left nothing to draw; `fault` says
+    why where its grammar cannot be followed) or None. `looked_up`: the drafts were found in the sequence's
+    own text, nobody had offered them.
     """
 
     key: str
@@ -56,6 +58,7 @@ class TokenOutput(NamedTuple):
     accepted_drafts: int
     proposed_drafts: int
     looked_up: bool = False
+    fault: PenstockError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class PromptScores:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One iteration. `step_us` is all of it, `model_us` the forward pass alone.
+    """One iteration. `step_us` is all of it, `model_us` the forward pass alone; `mask_waits` draws were put
+    off for want of masks.
 
     `reused` is progress too: tokens of prompts that other sequences have computed since their admission.
     """
@@ -93,6 +97,11 @@ class StepResult:
     preempted_keys: tuple[str, ...]
     step_us: int
     model_us: int
+    mask_waits: int = 0
+
+
+NO_STEP = StepResult((), (), (), (), 0, 0, 0, (), 0, 0)
+"""There was nothing to compute."""
 
 
 def _blocks_of(sequence: LiveSequence) -> tuple[tuple[int, ...], ...]:

@@ -158,6 +158,10 @@ ENGINE_THREADS = Gauge(
     "penstock_engine_threads", "Threads that a step is computed with: now, and with nobody beside.", ["state"]
 )
 PREEMPTIONS = Counter("penstock_preemptions_total", "Sequences that gave way when KV blocks ran out.")
+MASK_WAITS = Counter(
+    "penstock_mask_waits_total",
+    "Draws that waited a step for what their grammar allows: their own tokens came later, nobody else's.",
+)
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
 """Verified bytes, at the receiver."""
 KV_TRANSFER_SECONDS = Histogram(
@@ -280,7 +284,16 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         RESPONSE_CACHE_LOOKUPS,
         RESPONSE_CACHE_STORES,
     ),
-    "prefill": (*_ADAPTERS, ENGINE_THREADS, HOP_SECONDS, KV_BLOCKS, QUEUE_DEPTH, *_PREFIXES, *_TRANSFERS),
+    "prefill": (
+        ENGINE_THREADS,
+        HOP_SECONDS,
+        KV_BLOCKS,
+        MASK_WAITS,
+        QUEUE_DEPTH,
+        *_ADAPTERS,
+        *_PREFIXES,
+        *_TRANSFERS,
+    ),
     "decode": (
         DRAFT_ACCEPTED,
         DRAFT_LATE,
@@ -293,6 +306,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         KV_TRANSFER_BYTES,
         KV_TRANSFER_EXPOSED_SECONDS,
         KV_TRANSFER_SECONDS,
+        MASK_WAITS,
         PREEMPTIONS,
         QUEUE_DEPTH,
         *_ADAPTERS,

@@ -174,6 +174,11 @@ class EngineDriver(Generic[R]):
         self._step = self._thread.start(run)
         self._step.add_done_callback(lambda _: self._wake())
 
+    def end_wait(self, *, for_others: bool = False) -> None:
+        """A step in which all wait for masks ends where there is something else to do."""
+        if self._orders or for_others:
+            self.engine.rouse()
+
     def take_result(self) -> R | None:
         """The result of the step that was begun, None while it runs. Raises what the engine raised."""
         ended = self._take_ended()

@@ -2,15 +2,15 @@
 
 The parsing is llguidance's. A grammar is compiled once per engine and copied for every sequence; the copy
 walks along with the sequence's tokens. It holds nothing that the tokens cannot rebuild. Compiling may take
-half a second, so whoever serves many does it in another thread than the steps; the library lets go of
-Python's lock meanwhile.
+half a second and a mask a tenth of one, so whoever serves many does both in other threads than the steps; the
+library lets go of Python's lock meanwhile, but not while it takes in tokens.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from llguidance import LLMatcher, LLTokenizer
@@ -25,20 +25,27 @@ from shared.engine.sampling.grammar_source import (
     on_deep_stack,
 )
 from shared.engine.sampling.id_bits import IdBits, from_bytes, has_id
-from shared.errors import InvalidRequest, Overloaded
+from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
 
 MAX_CACHED_GRAMMARS = 32
 """The most compiled grammars that an engine keeps."""
+REPLAYED_AT_ONCE = 16
+"""The library keeps Python's lock while it takes in tokens: for so many, up to 2 ms, nothing else moves."""
 
 
 class Matchers:
     """Makes matchers of one grammar. Its copies share what their lexer learns from one mask to the next, and
-    that is bounded: who finds it full takes one of its own, and later copies begin anew."""
+    that is bounded: who finds it full takes one of its own, and later copies begin anew.
+
+    A copy is moved under `lock` alone: the library would wait for another copy's mask with Python's lock in
+    its hand, and the whole process with it.
+    """
 
     def __init__(self, build: Callable[[], LLMatcher]) -> None:
         self._build = build
         self._first: LLMatcher | None = build()  # never moved: copied
+        self.lock = threading.RLock()
 
     def copy(self) -> LLMatcher:
         if self._first is None:
@@ -130,62 +137,138 @@ class Grammars:
 
 
 class GrammarState:
-    """The state of one sequence's output in its grammar."""
+    """The state of one sequence's output in its grammar.
+
+    `open_matcher` and `masks` may take long, and are for another thread than the steps; nothing else may be
+    called meanwhile. Whoever calls `advance` holds the `lock`.
+    """
 
     def __init__(self, grammar: CompiledGrammar, output_ids: Sequence[int] = ()) -> None:
-        """Raises InvalidRequest when `output_ids` leave the grammar or complete it."""
         self.eos_ids = grammar.eos_ids
+        self.kind = grammar.kind
         self._vocab_size = grammar.vocab_size
         self._matchers = grammar.matchers
-        self._matcher = grammar.matchers.copy()
+        self.lock = grammar.matchers.lock
+        self.is_blocked = False
+        """It waits for another sequence of the same grammar."""
+        self._matcher: LLMatcher | None = None
         self._is_own = False
         self._output_ids = list(output_ids)
-        taken = self._matcher.try_consume_tokens(self._output_ids)
-        if self._matcher.is_error():
-            self._take_own(())
-        elif taken < len(output_ids):
-            raise InvalidRequest(f"id {output_ids[taken]}, output {taken}, does not follow the grammar")
-        if output_ids and self._matcher.is_stopped():
-            raise InvalidRequest("the output completes the grammar; nothing is left to draw")
+        self._next_mask: IdBits | None = None
+        self.masks_begun = 0
+        """The masks that the last call of `masks` has come to."""
+        self.failed_at: int | None = None
+        """The place of the mask at which that call found the grammar too complex; it has no id."""
+
+    def open_matcher(self) -> LLMatcher:
+        """Come to where the output is. Raises InvalidRequest when that leaves the grammar or completes it,
+        Overloaded without memory."""
+        if self._matcher is None:
+            with self._locked():
+                matcher = self._matchers.copy()
+            self._matcher = self._replay(matcher)
+        return self._matcher
 
     def masks(self, drafts: Sequence[int]) -> list[IdBits | None]:
         """The ids that may come next: now, then after each of `drafts`.
 
-        None behind a draft that cannot be kept, where it does not matter what is drawn. A mask without any
-        id says that the grammar has become too complex to go on.
+        None behind a draft that cannot be kept, where it does not matter what is drawn. Raises InvalidRequest
+        where the grammar has become too complex to go on, and what `open_matcher` raises.
         """
-        mask = self._mask(())
+        self.masks_begun, self.failed_at = 0, None
+        self.open_matcher()
+        if self._next_mask is None:
+            self._next_mask = self._mask(())
+        mask: IdBits | None = self._next_mask
+        if mask is None:
+            raise self.too_complex()
         masks: list[IdBits | None] = [mask]
         for place, draft in enumerate(drafts):
             if draft in self.eos_ids or not has_id(mask, draft):
                 break
-            self._matcher.consume_token(draft)
+            self._consume(draft)
             mask = self._mask(drafts[: place + 1])
+            if mask is None:  # where it matters only if all these drafts are right
+                self.failed_at = len(masks)
+                masks.append(from_bytes(b"", self._vocab_size))
+                break
             masks.append(mask)
-        self._matcher.rollback(len(masks) - 1)
+        self._go_back(len(masks) - 1)
         return masks + [None] * (len(drafts) + 1 - len(masks))
 
     def advance(self, token_id: int) -> bool:
         """Take in a drawn id, which no end id is. True when nothing but the end may follow it."""
+        matcher = self.open_matcher()
         self._output_ids.append(token_id)
-        self._matcher.consume_token(token_id)
-        return bool(self._matcher.is_stopped() and not self._matcher.is_error())
+        self._next_mask = None
+        matcher.consume_token(token_id)
+        return bool(matcher.is_stopped() and not matcher.is_error())
 
-    def _mask(self, drafts: Sequence[int]) -> IdBits:
-        """Return the mask of the matcher as it stands, behind output and `drafts`."""
-        bits = self._matcher.compute_bitmask()
-        if self._matcher.is_error() and not self._is_own:
-            self._take_own(drafts)
+    def too_complex(self, why: str = "the output has come to where too much may follow") -> InvalidRequest:
+        return InvalidRequest(f"the grammar ({self.kind}) is too complex: {why}; simplify it")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self.lock.acquire(blocking=False):
+            self.is_blocked = True
+            self.lock.acquire()
+            self.is_blocked = False
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    def _replay(self, matcher: LLMatcher) -> LLMatcher:
+        """Let a new matcher take in the output."""
+        ids = self._output_ids
+        for start in range(0, len(ids), REPLAYED_AT_ONCE):
+            piece = ids[start : start + REPLAYED_AT_ONCE]
+            with self._locked():
+                taken = matcher.try_consume_tokens(piece)
+            if matcher.is_error():
+                return self._own_matcher(())
+            if taken < len(piece):
+                raise InvalidRequest(
+                    f"id {piece[taken]}, output {start + taken}, does not follow the grammar"
+                )
+        if ids and matcher.is_stopped():
+            raise InvalidRequest("the output completes the grammar; nothing is left to draw")
+        return matcher
+
+    def _mask(self, drafts: Sequence[int]) -> IdBits | None:
+        """Return the mask of the matcher as it stands, behind output and `drafts`; None if too complex."""
+        assert self._matcher is not None
+        self.masks_begun += 1
+        with self._locked():
             bits = self._matcher.compute_bitmask()
+        if self._matcher.is_error() and not self._is_own:
+            self._matcher = self._own_matcher(drafts)
+            with self._locked():
+                bits = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            return from_bytes(b"", self._vocab_size)
+            return None
         return from_bytes(bits, self._vocab_size)
 
-    def _take_own(self, drafts: Sequence[int]) -> None:
+    def _consume(self, draft: int) -> None:
+        assert self._matcher is not None
+        with self._locked():
+            self._matcher.consume_token(draft)
+
+    def _go_back(self, num_drafts: int) -> None:
+        """Forget the drafts. A matcher that has failed over them is of no use any more."""
+        assert self._matcher is not None
+        if self.failed_at is not None:
+            self._matcher, self._is_own = None, False
+            self.open_matcher()
+        else:
+            self._matcher.rollback(num_drafts)
+
+    def _own_matcher(self, drafts: Sequence[int]) -> LLMatcher:
         """The shared lexer may be full: go on with an empty one. If that fails, the fault is here."""
+        matcher = self._matchers.own()
         self._is_own = True
-        try:
-            self._matcher = self._matchers.own()
-        except Overloaded:
-            return  # the broken one says so in its next mask
-        self._matcher.consume_tokens([*self._output_ids, *drafts])
+        self.lock = threading.RLock()
+        ids = [*self._output_ids, *drafts]
+        for start in range(0, len(ids), REPLAYED_AT_ONCE):
+            matcher.consume_tokens(ids[start : start + REPLAYED_AT_ONCE])
+        return matcher

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.engine.sampling.grammar import CompiledGrammar, GrammarState
+from shared.engine.sampling.grammar_row import GrammarRow
 from shared.engine.sampling.id_bits import IdBits, bits_of, is_within, without
 from shared.engine.sequence import LiveSequence
 from shared.errors import InternalError
@@ -24,7 +25,8 @@ ANY_ID = RowRule()
 
 
 class IdRules:
-    """The rules of one sequence; they hold nothing that its tokens cannot rebuild."""
+    """The rules of one sequence; they hold nothing that its tokens cannot rebuild. With a `grammar` they are
+    asked for only when that is ready, and held."""
 
     def __init__(self, sequence: LiveSequence, vocab_size: int) -> None:
         params = sequence.params
@@ -35,13 +37,14 @@ class IdRules:
         for word in map(tuple, params.bad_words):
             if len(word) > 1:
                 self._bad_endings.setdefault(word[-2], []).append(word)
-        self._grammar: GrammarState | None = None
+        self.grammar: GrammarRow | None = None
         if params.grammar is not None:
             if not isinstance(params.grammar, CompiledGrammar):
                 raise InternalError(
                     "a sequence came in past the input processor: its grammar is not compiled"
                 )
-            self._grammar = GrammarState(params.grammar, sequence.tokens[sequence.prompt_len :])
+            state = GrammarState(params.grammar, sequence.tokens[sequence.prompt_len :])
+            self.grammar = GrammarRow(state)
 
     @staticmethod
     def needed(params: SamplingParams) -> bool:
@@ -51,22 +54,22 @@ class IdRules:
         """One per draw: the next, then after each of `drafts`."""
         num_tokens = len(self._sequence.tokens)
         blocked = [self._blocked(num_tokens + index, drafts[:index]) for index in range(len(drafts) + 1)]
-        if self._grammar is None:
+        if self.grammar is None:
             return [
                 RowRule(each, self._allowed) if each or self._allowed is not None else ANY_ID
                 for each in blocked
             ]
-        return [
-            self._within(mask, each) for mask, each in zip(self._grammar.masks(drafts), blocked, strict=True)
-        ]
+        masks = self.grammar.masks(len(blocked))
+        return [self._within(mask, each) for mask, each in zip(masks, blocked, strict=True)]
 
     def ends(self, token_id: int) -> bool:
         """Return whether the sequence is over with the drawn `token_id`, which is taken in."""
         if token_id in self._sequence.end_ids:
             return True
-        if self._grammar is None:
+        if self.grammar is None:
             return False
-        return token_id in self._grammar.eos_ids or self._grammar.advance(token_id)
+        state = self.grammar.state
+        return token_id in state.eos_ids or state.advance(token_id)
 
     def _blocked(self, position: int, drafts: Sequence[int]) -> tuple[int, ...]:
         sequence = self._sequence
@@ -93,8 +96,8 @@ class IdRules:
         """A grammar's mask under the other rules. Where the grammar wants the end, the end is allowed."""
         if mask is None:
             return ANY_ID
-        assert self._grammar is not None
-        eos_ids = self._grammar.eos_ids
+        assert self.grammar is not None
+        eos_ids = self.grammar.state.eos_ids
         left = mask if self._allowed is None else mask & self._allowed
         left = without(left, [*blocked, *(eos_ids if self._sequence.params.ignore_eos else ())])
         if not left.any() and is_within(mask, eos_ids):

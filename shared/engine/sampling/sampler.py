@@ -1,30 +1,45 @@
-"""Turn logits into the tokens that sequences keep: draw, verify drafts, end sequences."""
+"""Turn logits into the tokens that sequences keep: draw, verify drafts, end sequences.
+
+Where a grammar's mask is not there yet, the logits are kept until it is: its sequence waits, no other does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
 from shared.engine.sampling.draw import draw
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
+from shared.engine.sampling.grammar_row import GrammarRow
 from shared.engine.sampling.id_rules import ANY_ID, IdRules
+from shared.engine.sampling.mask_threads import MaskBatch, MaskThreads
 from shared.engine.scheduling.scheduler import Work
 from shared.engine.sequence import LiveSequence
+from shared.errors import PenstockError
 from shared.sampling.parameters import TokenLogprob
 
 
 class Drawn(NamedTuple):
     """The tokens that one sequence keeps of a step; `accepted_drafts` of them were guessed right.
 
-    `finish_reason` is "stop", "length", "error" (nothing could be drawn) or None.
+    `finish_reason` is "stop", "length", "error" (nothing could be drawn; `fault` says why where its grammar
+    cannot be followed) or None.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: str | None
     accepted_drafts: int
+    fault: PenstockError | None = None
+
+
+class Postponed(NamedTuple):
+    """A draw that waits for its masks; `logits` [num_draws, vocab] are what it draws from."""
+
+    work: Work
+    logits: Tensor
 
 
 class Sampler:
@@ -35,6 +50,9 @@ class Sampler:
         self._vocab_size = vocab_size
         self._counts: dict[str, TokenCounts] = {}
         self._rules: dict[str, IdRules] = {}
+        self._threads: MaskThreads | None = None  # from the first grammar on
+        self._batch: MaskBatch | None = None
+        self._postponed: dict[str, Postponed] = {}
 
     def track(self, sequence: LiveSequence) -> None:
         """Begin with a sequence as it is now; whatever it has generated is taken into account."""
@@ -47,19 +65,139 @@ class Sampler:
     def forget(self, key: str) -> None:
         self._counts.pop(key, None)
         self._rules.pop(key, None)
+        self._postponed.pop(key, None)
 
-    def sample(self, work: Sequence[Work], logits: Tensor) -> list[Drawn]:
-        """`logits` [sum of num_draws, vocab], which is overwritten; one Drawn per work. Appends nothing to
-        the sequences' tokens: that is the caller's part."""
+    # --- masks ---
+
+    def begin_masks(self, work: Sequence[Work]) -> None:
+        """Have the masks computed that these draws need, beside the step that computes their logits."""
+        rows = [
+            (row, each.drafts)
+            for each in work
+            if each.num_draws and (row := self._grammar_of(each)) is not None
+        ]
+        if not rows:
+            return
+        if self._threads is None:
+            self._threads = MaskThreads()
+        rows.sort(key=lambda row: not row[0].has_been_quick)
+        quick = []
+        for row, drafts in rows:
+            job = row.begin(drafts)
+            if job is None:
+                continue
+            if row.is_slow:
+                self._threads.begin_slow(job)
+            else:
+                quick.append(job)
+        self._batch = self._threads.begin(quick)
+
+    @property
+    def postponed(self) -> frozenset[str]:
+        """The keys of sequences whose draws wait for masks."""
+        return frozenset(self._postponed)
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Return those of the postponed whose masks are not there."""
+        return frozenset(key for key, each in self._postponed.items() if not self._is_ready(each.work))
+
+    @property
+    def slow(self) -> frozenset[str]:
+        """The keys of sequences whose masks take long: each draft would cost them another."""
+        return frozenset(
+            key for key, rules in self._rules.items() if rules.grammar is not None and rules.grammar.is_slow
+        )
+
+    def draw_postponed(self) -> Iterator[tuple[Work, Drawn]]:
+        """Draw where masks have come since their step."""
+        for key, postponed in list(self._postponed.items()):
+            if self._is_ready(postponed.work):
+                del self._postponed[key]
+                (drawn,) = self.sample([postponed.work], postponed.logits)
+                if drawn is not None:
+                    yield postponed.work, drawn
+
+    def drop_postponed(self, keys: Iterable[str]) -> None:
+        """The logits of these are to be computed again."""
+        for key in keys:
+            self._postponed.pop(key, None)
+
+    def await_mask(self, timeout_s: float) -> None:
+        """Wait until a mask is there that a draw was postponed for, or for a `rouse`."""
+        if self._threads is not None:
+            self._threads.await_change(timeout_s)
+
+    def rouse(self) -> None:
+        """End the wait for a mask, or the next one where there is none. From any thread."""
+        if self._threads is not None:
+            self._threads.rouse()
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.close()
+
+    def _grammar_of(self, work: Work) -> GrammarRow | None:
+        rules = self._rules.get(work.sequence.key)
+        return None if rules is None else rules.grammar
+
+    def _is_ready(self, work: Work) -> bool:
+        row = self._grammar_of(work)
+        return row is None or row.is_ready
+
+    # --- draws ---
+
+    def sample(self, work: Sequence[Work], logits: Tensor) -> list[Drawn | None]:
+        """`logits` [sum of num_draws, vocab], which is overwritten; one Drawn per work, None for what is
+        postponed. Appends nothing to the sequences' tokens: that is the caller's part."""
+        if self._batch is not None and self._threads is not None:
+            self._threads.wait(self._batch)
+            self._batch = None
+        outcomes: list[Drawn | None] = []
+        held: list[GrammarRow] = []
+        drawing: list[int] = []
+        chosen: list[int] = []
+        first = 0
+        try:
+            for index, each in enumerate(work):
+                last = first + each.num_draws
+                row = self._grammar_of(each)
+                fault = None if row is None else row.fault
+                outcomes.append(None if fault is None else Drawn((), (), "error", 0, fault))
+                if fault is None and (row is None or self._can_draw(row, held)):
+                    drawing.append(index)
+                    chosen += range(first, last)
+                elif fault is None:
+                    self._postponed[each.sequence.key] = Postponed(each, logits[first:last].clone())
+                first = last
+            drawn = self._draw(
+                [work[index] for index in drawing], logits if len(chosen) == first else logits[chosen]
+            )
+            for index, result in zip(drawing, drawn, strict=True):
+                outcomes[index] = result
+        finally:
+            for row in held:
+                row.let_go()
+        return outcomes
+
+    def _can_draw(self, row: GrammarRow, held: list[GrammarRow]) -> bool:
+        """Return whether its masks are there, and then hold its grammar."""
+        if not row.is_ready:
+            row.miss()
+            return False
+        if not row.hold():
+            return False
+        held.append(row)
+        return True
+
+    def _draw(self, work: Sequence[Work], logits: Tensor) -> Iterator[Drawn]:
         rows = [row for each in work for row in self._rows(each)]
         token_ids, logprobs = draw(logits, rows) if rows else ([], [])
-        drawn: list[Drawn] = []
         first = 0
         for each in work:
             last = first + each.num_draws
-            drawn.append(self._keep(each, token_ids[first:last], logprobs[first:last]))
+            yield self._keep(each, token_ids[first:last], logprobs[first:last])
             first = last
-        return drawn
 
     def _rows(self, work: Work) -> list[DrawRow]:
         """A row per draw; row j assumes that the drafts before it were right."""
@@ -84,22 +222,27 @@ class Sampler:
 
     def _keep(self, work: Work, ids: Sequence[int | None], logprobs: Sequence[TokenLogprob | None]) -> Drawn:
         """Draws up to the first that differs from its draft, or that ends the sequence."""
-        sequence = work.sequence
+        sequence, row = work.sequence, self._grammar_of(work)
         kept: list[int] = []
         accepted, reason = 0, None
+        fault: PenstockError | None = None
         for token_id, draft in zip(ids, (*work.drafts, None), strict=True):
             if token_id is None:
                 reason = "error"
+                if row is not None and row.state.failed_at == len(kept):
+                    fault = row.state.too_complex()
                 break
             kept.append(token_id)
             reason = self._finish_reason(sequence, token_id, len(sequence.tokens) + len(kept))
             accepted += token_id == draft
             if reason is not None or token_id != draft:
                 break
+        if row is not None:
+            row.end_draw()
         if sequence.key in self._counts:
             self._counts[sequence.key].add(kept)
         told = tuple([logprob for logprob in logprobs[: len(kept)] if logprob is not None])
-        return Drawn(tuple(kept), told, reason, accepted)
+        return Drawn(tuple(kept), told, reason, accepted, fault)
 
     def _finish_reason(self, sequence: LiveSequence, token_id: int, num_tokens: int) -> str | None:
         rules = self._rules.get(sequence.key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -213,10 +213,14 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        if any(sequence.status is SequenceStatus.ACTIVE for sequence in self.sequences.values()):
+        return self.has_work_beside(())
+
+    def has_work_beside(self, waiting: Container[str]) -> bool:
+        """Return whether there is work while the sequences `waiting` wait for their masks."""
+        if any(sequence.key not in waiting for sequence in self._with_status(SequenceStatus.ACTIVE)):
             return True
-        waiting = self._preempted()
-        return bool(waiting) and self._block_manager.can_resume(waiting[0])
+        preempted = self._preempted()
+        return bool(preempted) and self._block_manager.can_resume(preempted[0])
 
     @property
     def requests(self) -> OwnRequests:
@@ -225,11 +229,13 @@ class Scheduler:
         prompts = sum(sequence.prefilling for sequence in active)
         return OwnRequests(len(active) - prompts, prompts)
 
-    def schedule(self) -> SchedulerOutput:
+    def schedule(self, waiting: Container[str] = (), undrafted: Container[str] = ()) -> SchedulerOutput:
+        """Plan the next step. Sequences `waiting`, by key, have their logits and wait for masks; those
+        `undrafted` would lose by drafts."""
         self._resume_preempted()
-        reused = self._reuse_prefixes()
+        active = [each for each in self._with_status(SequenceStatus.ACTIVE) if each.key not in waiting]
+        reused = self._reuse_prefixes(active)
         preempted: list[str] = []
-        active = self._with_status(SequenceStatus.ACTIVE)
         for sequence in active:
             if not self._block_manager.is_secure(sequence):
                 self._make_way(sequence, preempted)
@@ -239,7 +245,7 @@ class Scheduler:
         prefilling = [sequence for sequence in active if sequence.prefilling]
         budget = self._max_batch_tokens - len(decoding)
         # Drafts are a bet, prompts are certain work: while a prompt waits, drafts get half of the rest.
-        work, features = self._decode(decoding, budget // 2 if prefilling else budget)
+        work, features = self._decode(decoding, budget // 2 if prefilling else budget, undrafted)
         if prefilling:
             chunk = self._chunk_tokens(prefilling, features, self._max_batch_tokens - features.tokens)
             now_us = self._now_us()
@@ -276,15 +282,17 @@ class Scheduler:
 
     # --- rows ---
 
-    def _reuse_prefixes(self) -> list[Reuse]:
+    def _reuse_prefixes(self, active: Sequence[LiveSequence]) -> list[Reuse]:
         """Prompts that waited while others computed what they begin with go on behind that."""
         return [
             Reuse(sequence, sequence.num_computed - num_tokens, sequence.num_computed)
-            for sequence in self._with_status(SequenceStatus.ACTIVE)
+            for sequence in active
             if sequence.prefilling and (num_tokens := self._block_manager.catch_up(sequence))
         ]
 
-    def _decode(self, decoding: Sequence[LiveSequence], draft_budget: int) -> tuple[list[Work], Features]:
+    def _decode(
+        self, decoding: Sequence[LiveSequence], draft_budget: int, undrafted: Container[str]
+    ) -> tuple[list[Work], Features]:
         """A row for each, and its drafts: cut to what may be drawn, to what pays, to the budget and to blocks
         free right now."""
         keys = sum(sequence.num_computed for sequence in decoding) + len(decoding)
@@ -295,9 +303,11 @@ class Scheduler:
         for sequence in decoding:
             drafts: tuple[int, ...] = ()
             match_tokens = 0
-            if sequence.drafts:
+            if sequence.key in undrafted:
+                sequence.drafts = ()
+            elif sequence.drafts:
                 drafts = self._choose_drafts(sequence, draft_budget - num_drafts, rows)
-            if looks_up and not drafts:
+            if looks_up and not drafts and sequence.key not in undrafted:
                 drafts, match_tokens = self._look_up(sequence, draft_budget - num_drafts)
             if drafts:
                 count = len(drafts)

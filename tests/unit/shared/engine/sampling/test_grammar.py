@@ -252,13 +252,16 @@ def test_sequences_beside_it_draw_what_they_draw_alone(llm_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(("output", "sentence"), [("okx", "does not follow"), ("ok12!", "nothing is left")])
-def test_an_output_that_cannot_be_continued_is_refused(
+def test_an_output_that_cannot_be_continued_ends_its_sequence_with_a_sentence(
     llm_dir: Path, tokenizer: Tokenizer, output: str, sentence: str
 ) -> None:
     engine = make_engine(llm_dir)
     tokens = PROMPT + tokenizer.encode(output).ids
-    with pytest.raises(InvalidRequest, match=sentence):
-        engine.admit("a", tokens, len(PROMPT), under(FREE, "regex"))
+    engine.admit("a", tokens, len(PROMPT), under(FREE, "regex"))
+    outputs: list[TokenOutput] = []
+    assert drive(engine, {"a": tokens}, outputs=outputs) == {"a": []}
+    assert isinstance(outputs[-1].fault, InvalidRequest)
+    assert sentence in outputs[-1].fault.message
     assert engine.held() == {}
 
 

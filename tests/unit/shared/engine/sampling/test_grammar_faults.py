@@ -107,6 +107,8 @@ def test_a_grammar_that_becomes_too_complex_ends_in_an_error(llm_dir: Path) -> N
     outputs: list[TokenOutput] = []
     drive(engine, {"a": list(PROMPT)}, outputs=outputs)
     assert outputs[-1].finish_reason == "error"
+    assert isinstance(outputs[-1].fault, InvalidRequest)
+    assert "grammar (json_schema) is too complex" in outputs[-1].fault.message
     assert engine.held() == {}
 
 
