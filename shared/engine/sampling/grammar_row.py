@@ -27,18 +27,22 @@ class GrammarRow:
         self.state = state
         self.is_slow = False
         """No step waits for its masks."""
-        self.has_been_quick = False
         self._job: MaskJob | None = None
         self._spent_s = 0.0
         self._quick_in_turn = 0
-        self._quick_needed = 0
+        self._times_late = 0
 
     def begin(self, drafts: Sequence[int]) -> MaskJob | None:
         """Return the job of its next masks, to be run; None where one is on its way."""
         if self._job is not None:
             return None
-        self._job = MaskJob(self.state, drafts)
+        self._job = MaskJob(self.state, drafts, is_proven=self.is_proven)
         return self._job
+
+    @property
+    def is_proven(self) -> bool:
+        """Its masks were quick, so many in turn that the next one may be expected to be."""
+        return self._quick_in_turn >= QUICK_IN_TURN << self._times_late
 
     @property
     def is_ready(self) -> bool:
@@ -80,9 +84,7 @@ class GrammarRow:
         assert job is not None
         job.awaited = True
         if not self.is_slow and job.cpu_s >= STUCK_S:
-            self.is_slow = True
-            self._quick_in_turn = 0
-            self._quick_needed = 2 * self._quick_needed or QUICK_IN_TURN
+            self._be_slow()
 
     def end_draw(self) -> None:
         """Its masks were used: what comes next needs others."""
@@ -90,10 +92,16 @@ class GrammarRow:
         assert job is not None
         self._job = None
         self._spent_s += job.cpu_s
-        if job.mask_cpu_s >= STUCK_S:
+        if job.mask_cpu_s < STUCK_S:
+            self._quick_in_turn += 1
+        elif job.held_up_step:
+            self._be_slow()
+        else:
             self._quick_in_turn = 0
-            return
-        self.has_been_quick = True
-        self._quick_in_turn += 1
-        if self._quick_in_turn >= self._quick_needed:
+        if self.is_proven:
             self.is_slow = False
+
+    def _be_slow(self) -> None:
+        self.is_slow = True
+        self._quick_in_turn = 0
+        self._times_late += 1

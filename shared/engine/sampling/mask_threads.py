@@ -29,16 +29,19 @@ SLOW_THREADS = 2
 
 
 class MaskJob:
-    """The masks for the next draws of one sequence, computed once."""
+    """The masks for the next draws of one sequence, computed once. `is_proven`: those before were quick."""
 
-    def __init__(self, state: GrammarState, drafts: Sequence[int]) -> None:
+    def __init__(self, state: GrammarState, drafts: Sequence[int], *, is_proven: bool) -> None:
         self.state = state
         self.drafts = tuple(drafts)
+        self.is_proven = is_proven
         self.masks: list[IdBits | None] = []
         self.fault: PenstockError | None = None
         self.is_done = False
         self.awaited = False
         """A step has gone on without it."""
+        self.held_up_step = False
+        """The step computed it itself."""
         self._clock: int | None = None  # of the thread that computes it
         self._began_s = self._ended_s = 0.0
         self._mask_began_s: float | None = None  # not while it still comes to where the output is
@@ -79,7 +82,7 @@ class MaskJob:
 
 
 class MaskBatch:
-    """The quick masks of one step."""
+    """The quick masks of one step; those that are proven come first."""
 
     def __init__(self, jobs: Sequence[MaskJob], on_late: Callable[[], None]) -> None:
         self._waiting = deque(jobs)
@@ -95,6 +98,25 @@ class MaskBatch:
             job = self._waiting.popleft()
         except IndexError:
             return False
+        self._run(job)
+        return True
+
+    def run_proven(self) -> None:
+        """Compute, in the step itself, those that no thread has had a core for: the step would wait for one
+        all the same. A row that is not quick any more ends this."""
+        began_s = time.thread_time()
+        while time.thread_time() - began_s < STUCK_S:
+            try:
+                job = self._waiting.popleft()
+            except IndexError:
+                return
+            if not job.is_proven:
+                self._waiting.appendleft(job)
+                return
+            job.held_up_step = True
+            self._run(job)
+
+    def _run(self, job: MaskJob) -> None:
         self._begun.append(job)
         job.run()
         with self._lock:
@@ -103,7 +125,6 @@ class MaskBatch:
             self.done.set()
         if job.awaited:
             self._on_late()
-        return True
 
     @property
     def cpu_s(self) -> float:
@@ -184,6 +205,7 @@ class MaskThreads:
 
     def wait(self, batch: MaskBatch) -> None:
         """Wait for its masks, though not for slow ones: those are not done then."""
+        batch.run_proven()
         if batch.done.is_set():
             return
         began_s, spent_s = time.monotonic(), batch.cpu_s

@@ -80,7 +80,7 @@ class Sampler:
             return
         if self._threads is None:
             self._threads = MaskThreads()
-        rows.sort(key=lambda row: not row[0].has_been_quick)
+        rows.sort(key=lambda row: not row[0].is_proven)
         quick = []
         for row, drafts in rows:
             job = row.begin(drafts)

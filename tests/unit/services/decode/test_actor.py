@@ -16,6 +16,7 @@ from services.decode.config import DecodeConfig
 from services.decode.driver import DraftUse, StepReport
 from shared.blocks.room import blocks_ahead
 from shared.engine import Engine
+from shared.engine.sampling import grammar_row
 from shared.messages import (
     Cancel,
     CancelAck,
@@ -37,6 +38,7 @@ from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
 from tests.support.heartbeats import make_heartbeat
+from tests.support.held_masks import held_masks
 from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.played_receiver import PlayedReceiver
@@ -345,6 +347,56 @@ async def test_a_bad_grammar_ends_the_transfer_and_is_told_to_the_gateway(worker
         worker.played.acknowledge_abort(key)
     await worker.step()
     assert worker.kinds_held() == set()
+
+
+# ---- masks ----
+
+
+async def test_a_grammar_that_becomes_too_complex_is_told_by_name_and_gives_everything_back(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_row, "MAX_MASKS_S", 0.0)
+    await worker.decode("beside")
+    await worker.reserve(grammar=SLOW)
+    await worker.step()
+    worker.played.complete(("r", 1), (40,), "", 0)
+
+    async def told() -> bool:
+        await worker.step()
+        return bool(worker.lost())
+
+    await until(told)
+    assert [one.code for one in worker.lost()] == ["invalid_request"]
+    assert "the grammar (regex) is too complex" in worker.lost()[0].message
+    assert list(worker._book.jobs) == ["beside/1"]
+    decoded = worker.decoded("beside")
+    await worker.step()
+    assert worker.decoded("beside") > decoded
+    assert list(worker._driver.engine.held()) == ["beside/1"]
+
+
+async def test_a_job_that_waits_for_its_mask_is_counted_and_its_neighbour_goes_on(worker: Worker) -> None:
+    before = value("penstock_mask_waits_total")
+    await worker.decode("beside")
+    with held_masks(SLOW) as held:
+        held.hold()
+        await worker.reserve(grammar=SLOW)
+        await worker.step()
+        worker.played.complete(("r", 1), (40,), "", 0)
+
+        async def waits() -> bool:
+            await worker.step()
+            return bool(worker._driver.engine.waiting_for_masks)
+
+        await until(waits)
+        decoded = worker.decoded("beside")
+        await worker.step()
+        await worker.step()
+        assert worker.decoded("beside") > decoded
+        assert (worker.decoded("r"), value("penstock_mask_waits_total")) == (0, before + 1)
+        await worker.send(Cancel("cancelled"))
+        await worker.step()
+        assert list(worker._driver.engine.held()) == ["beside/1"]
 
 
 # ---- the deadline from token to token ----

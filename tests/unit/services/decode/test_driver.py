@@ -13,15 +13,18 @@ from services.decode.drafts import Proposal
 from services.decode.driver import MAX_UNTAKEN_REPORTS, DecodeDriver, StepReport
 from services.decode.job import DecodeJob, read_job
 from shared.deadline import Deadline
-from shared.engine import StepResult
+from shared.engine import SamplingParams, StepResult
+from shared.engine import engine as engine_module
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.native.library import library
 from shared.engine.step_pacer import REMEMBERED_STEPS
 from shared.fairness.share import TenantShare
 from shared.messages import Envelope, Reserve, pack_ids
+from shared.sampling.parameters import Grammar
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
+from tests.support.held_masks import held_masks
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
@@ -229,3 +232,27 @@ async def test_orders_that_come_in_a_pause_are_carried_out_in_it(
     assert report.result is None  # the clock stands still: there has been no step
     prompts.close()
     assert any(report.result is not None for report in await ended(driver))
+
+
+async def test_who_comes_while_all_wait_for_masks_is_taken_in_at_once(
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "MASK_WAIT_S", 60.0)
+    driver = DecodeDriver("decode-engine", lambda: make_engine(llm_dir), PrefixMirror(), lambda: None)
+    await driver.load_engine()
+    grammar = Grammar("regex", "[a-z]+")
+    slow = SamplingParams(grammar=grammar)
+    with held_masks(grammar) as held:
+        held.hold()
+        await driver.between_steps(lambda engine: engine.admit("slow", [40, 41], 2, slow))
+        await driver.step_on()
+        await until(lambda: driver.engine.awaits_masks)
+        driver.admit([one := job("one", NORMAL, 30.0)], [])
+        await driver.step_on()
+        await until(lambda: [each for report in driver._reports for each in report.admitted])
+        assert [each.job for report in driver._reports for each in report.admitted] == [one]
+        assert driver.engine.awaits_masks
+        driver._closing = True  # else it would wait on
+        driver.engine.rouse()
+    await ended(driver)
+    await driver.close_engine()

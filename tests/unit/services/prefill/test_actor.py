@@ -16,8 +16,10 @@ from services.prefill.queue import PATIENCE_S
 from shared.bus import Delivery
 from shared.bus.bulk import BulkConnection
 from shared.engine import Engine
+from shared.engine import engine as engine_module
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.native.library import library
+from shared.engine.sampling import grammar_row
 from shared.errors import InvalidRequest
 from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import OnFailed, OnReleased
@@ -41,6 +43,7 @@ from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
+from tests.support.held_masks import held_masks
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.sampling import sampling
 from tests.support.slow_grammar import held_compiler
@@ -236,6 +239,41 @@ async def test_a_deadline_passes_while_the_grammar_is_compiled(worker: Worker) -
 
 
 # ---- room ----
+
+
+async def test_a_first_token_that_its_grammar_is_too_complex_for_is_told_by_name(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_row, "MAX_MASKS_S", 0.0)
+    await worker.place(grammar=SLOW)
+    assert await worker.until_lost() == ["invalid_request"]
+    await worker.step()
+    assert worker._driver.engine.held() == {}
+
+
+async def test_a_prompt_that_comes_while_another_waits_for_its_mask_is_computed(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "MASK_WAIT_S", 60.0)
+    with held_masks(SLOW) as held:
+        held.hold()
+        await worker.place("slow", grammar=SLOW)
+
+        async def waits() -> bool:
+            await worker.turn()
+            return worker._driver.engine.awaits_masks
+
+        await until(waits)
+        await worker.place("quick")
+
+        async def drawn() -> list[Message]:
+            await worker.turn()
+            return worker.sent.to("penstock.detokenizer.detokenizer-0")
+
+        await until(drawn)
+        assert [one.request_ids for one in await drawn() if isinstance(one, Tokens)] == [("quick",)]
+        assert worker._driver.engine.waiting_for_masks == {"slow/1"}
+    await worker.until_first_token("slow")
 
 
 async def test_a_prompt_that_found_no_room_is_not_overtaken_for_ever(llm_dir: Path) -> None:

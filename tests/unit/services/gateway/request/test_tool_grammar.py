@@ -62,8 +62,9 @@ def ids_of(text: str, marker: str = "") -> list[int]:
 
 def allows(grammar: Grammar, ids: list[int]) -> bool:
     """Whether the answer may be these ids, and end there."""
+    state = GrammarState(grammars().compile(grammar), ids)
     try:
-        state = GrammarState(grammars().compile(grammar), ids)
+        state.open_matcher()
     except InvalidRequest as error:
         return "completes the grammar" in str(error)
     mask = state.masks(())[0]

@@ -183,12 +183,12 @@ def test_masks_over_the_budget_of_their_sequence_end_it_by_name(
 
 
 @contextmanager
-def held_elsewhere(lock: threading.RLock) -> Iterator[None]:  # type: ignore[valid-type]
+def held_elsewhere(lock: threading.RLock) -> Iterator[None]:
     """Another thread has the lock."""
     taken, give_back = threading.Event(), threading.Event()
 
     def run() -> None:
-        with lock:  # type: ignore[attr-defined]
+        with lock:
             taken.set()
             assert give_back.wait(60.0)
 
@@ -203,7 +203,7 @@ def held_elsewhere(lock: threading.RLock) -> Iterator[None]:  # type: ignore[val
 
 
 def test_a_grammar_that_another_thread_moves_in_holds_up_its_own_sequences_alone(llm_dir: Path) -> None:
-    """The library would wait for that thread with Python's lock in its hand, and the whole process with it."""
+    """The library would wait for that thread with Python's lock in its hand: all of the process with it."""
     slow = generate(make_engine(llm_dir), PROMPT, UNDER)
     engine = make_engine(llm_dir)
     admit(engine, "slow", PROMPT, UNDER)
