@@ -36,3 +36,8 @@ def give_way() -> None:
 def stand_back() -> None:
     """This thread does what one request alone waits for."""
     os.nice(STANDING_BACK_NICE)
+
+
+def make_stand_back(thread_id: int) -> None:
+    """So does that thread or process, as has turned out. Raises ProcessLookupError when it has ended."""
+    os.setpriority(os.PRIO_PROCESS, thread_id, STANDING_BACK_NICE)

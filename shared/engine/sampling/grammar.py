@@ -225,8 +225,10 @@ class GrammarState:
             piece = ids[start : start + REPLAYED_AT_ONCE]
             with self._locked():
                 taken = matcher.try_consume_tokens(piece)
-            if matcher.is_error():
+            if _fails_by_lexer(matcher):
                 return self._own_matcher(())
+            if matcher.is_error():
+                return matcher  # which its first mask will say
             if taken < len(piece):
                 raise InvalidRequest(
                     f"id {piece[taken]}, output {start + taken}, does not follow the grammar"
@@ -241,7 +243,7 @@ class GrammarState:
         self.masks_begun += 1
         with self._locked():
             bits = self._matcher.compute_bitmask()
-        if self._matcher.is_error() and not self._is_own:
+        if not self._is_own and _fails_by_lexer(self._matcher):
             self._matcher = self._own_matcher(drafts)
             with self._locked():
                 bits = self._matcher.compute_bitmask()
@@ -272,3 +274,8 @@ class GrammarState:
         for start in range(0, len(ids), REPLAYED_AT_ONCE):
             matcher.consume_tokens(ids[start : start + REPLAYED_AT_ONCE])
         return matcher
+
+
+def _fails_by_lexer(matcher: LLMatcher) -> bool:
+    """Return whether an empty lexer might do: the parser is every copy's own."""
+    return matcher.is_error() and "lexer error" in matcher.get_error()

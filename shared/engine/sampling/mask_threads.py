@@ -8,12 +8,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 
 from shared.engine.sampling.grammar import GrammarState
 from shared.engine.sampling.id_bits import IdBits
 from shared.errors import InvalidRequest, PenstockError
-from shared.process.niceness import stand_back
+from shared.process.niceness import make_stand_back, stand_back
 
 STUCK_S = 0.001
 """A thread with a mask that has taken so much CPU time goes on beside; another one takes the next masks."""
@@ -159,6 +160,13 @@ class _Helper:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    def retire(self) -> None:
+        """Compute nothing after this mask, and that without keeping others from the cores."""
+        self.is_retired = True
+        if self._thread.native_id is not None and self.is_alive:
+            with suppress(ProcessLookupError):  # it has just ended
+                make_stand_back(self._thread.native_id)
+
     def _work(self, batch: MaskBatch | None) -> None:
         while True:
             while batch is not None and batch.run_next():
@@ -225,7 +233,7 @@ class MaskThreads:
         self._stuck = [helper for helper in self._stuck if helper.is_alive]
         if self._helper is None or len(self._stuck) >= MAX_STUCK_THREADS:
             return False
-        self._helper.is_retired = True
+        self._helper.retire()
         self._stuck.append(self._helper)
         self._helper = _Helper(self._batches, batch)
         return True
