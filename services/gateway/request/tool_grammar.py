@@ -24,7 +24,7 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 _ANY_TEXT = r"/(.|\n)*/"
 _TEXT_WITHOUT_BRACE = r"/\s*([^\s{](.|\n)*)?/"
 """The text in front of a call: with a brace it would be one."""
-_FAULT = re.compile(r"cannot be used: at (\d+)\(\d+\): failed to compile JSON schema: (.*?)(?: \d+ \|.*)?$")
+_FAULT = re.compile(r"cannot be used: line (\d+), column \d+: its JSON schema: (.*)$")
 
 
 def tool_grammar(

@@ -18,12 +18,8 @@ from llguidance import LLMatcher, LLTokenizer
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine.loading.tokenizer_file import read_tokenizer_json
 from shared.engine.sampling.grammar_cache import GrammarCache
-from shared.engine.sampling.grammar_source import (
-    MAX_FAULT_CHARS,
-    grammar_matcher,
-    grammar_source,
-    on_deep_stack,
-)
+from shared.engine.sampling.grammar_faults import MAX_FAULT_CHARS
+from shared.engine.sampling.grammar_source import grammar_matcher, grammar_source, on_deep_stack
 from shared.engine.sampling.id_bits import IdBits, from_bytes, has_id
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar

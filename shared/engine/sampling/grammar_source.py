@@ -7,17 +7,17 @@ Not all of compiling is held by the library's own limits, so that a grammar is t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
+from shared.engine.sampling.grammar_faults import plain_fault
 from shared.errors import InvalidRequest, Overloaded
 from shared.sampling.parameters import JSON_WHITESPACE, Grammar
 
-MAX_FAULT_CHARS = 400
 MAX_STEP_LEXER_FUEL = 20_000
 """The work of the lexer for one mask, for which every sequence of the step waits: up to 6 ms. With five times
 as much, 400 terminals that all begin alike took 0.3 s; schemas and grammars that people use need less than
@@ -31,14 +31,6 @@ MAX_GBNF_CHARS = 1 << 14
 COMPILER_STACK_BYTES = 256 << 20
 """The compiler recurses once per link of a chain of rules. MAX_GRAMMAR_BYTES hold some 8000 links, which take
 more than an ordinary thread's stack and would end the process; on this one they take a tenth."""
-
-PLAIN_FAULTS = {
-    "NoExtensionBias": "no text fits it: its start leads to nothing, or only to itself",
-    "too many expressions constructed": "it is too complex: use fewer terminals that begin alike",
-    "too many states": "it is too complex: use fewer terminals that begin alike",
-    "Unable to determine if regex is empty": "its patterns are too complex together: use fewer at a place",
-}
-"""The words for what the library says in its own."""
 
 T = TypeVar("T")
 
@@ -59,10 +51,11 @@ def grammar_matcher(tokenizer: LLTokenizer, grammar: Grammar, source: str) -> LL
     except ValueError as error:
         raise _bad(grammar, str(error)) from error
     first = matcher.deep_copy()
-    if not matcher.is_error():
-        first.compute_bitmask()
+    mask = b"" if matcher.is_error() else first.compute_bitmask()
     if first.is_error():
         raise _bad(grammar, first.get_error())
+    if not _ids_but(mask, tokenizer.eos_tokens):
+        raise _bad(grammar, "only the empty text fits it; say what the answer may be")
     return matcher
 
 
@@ -83,10 +76,19 @@ def grammar_source(grammar: Grammar) -> str:
         raise _bad(grammar, str(error)) from error
 
 
+def _ids_but(mask: bytes, ids: Sequence[int]) -> int:
+    """Return the mask without these ids, as bits."""
+    left = int.from_bytes(mask, "little")
+    for each in ids:
+        left &= ~(1 << each)
+    return left
+
+
 def _bad(grammar: Grammar, fault: str) -> InvalidRequest:
-    fault = " ".join(fault.split())
-    plain = next((words for said, words in PLAIN_FAULTS.items() if said in fault), fault)
-    return InvalidRequest(f"the grammar ({grammar.kind}) cannot be used: {plain[:MAX_FAULT_CHARS]}")
+    has_lines = grammar.kind == "ebnf" and is_lark_syntax(grammar.text)
+    return InvalidRequest(
+        f"the grammar ({grammar.kind}) cannot be used: {plain_fault(fault, has_lines=has_lines)}"
+    )
 
 
 def on_deep_stack(work: Callable[[], T]) -> T:

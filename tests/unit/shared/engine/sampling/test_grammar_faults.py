@@ -14,6 +14,7 @@ from llguidance import LLMatcher
 from shared.engine import SamplingParams, TokenOutput
 from shared.engine.sampling import grammar_source as grammar_module
 from shared.engine.sampling.grammar import Grammars, GrammarState, Matchers
+from shared.engine.sampling.grammar_faults import MAX_FAULT_CHARS, plain_fault
 from shared.engine.sampling.grammar_source import MAX_GBNF_CHARS
 from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest, Overloaded
@@ -124,11 +125,11 @@ def test_a_grammar_too_complex_for_its_first_mask_is_refused(
 @pytest.mark.parametrize(
     ("grammar", "fault"),
     [
-        (Grammar("json_schema", "{"), r"json_schema.*(EOF|expected)"),
+        (Grammar("json_schema", "{"), r"json_schema.*not JSON"),
         (Grammar("json_schema", '{"type": "strin"}'), "strin"),
         (Grammar("json_schema", '{"not": {}}'), "not"),
         (Grammar("json_schema", '{"$ref": "http://elsewhere/schema"}'), "elsewhere"),
-        (Grammar("json_schema", "[" * 30_000), "recursion"),
+        (Grammar("json_schema", "[" * 30_000), "nested too deeply"),
         (Grammar("regex", "(ab"), "unclosed group"),
         (Grammar("regex", "(?=a)b"), "look-around"),
         (Grammar("regex", "(" * 30_000), "regex"),
@@ -152,6 +153,73 @@ def test_a_bad_grammar_is_refused_before_anything_is_held(
         admit(engine, "a", PROMPT, replace(FREE, grammar=grammar))
     assert len(caught.value.message) < 600
     assert engine.held() == {}
+
+
+SENTENCES = {
+    Grammar("ebnf", "start:"): "only the empty text fits it; say what the answer may be",
+    Grammar("ebnf", 'start: ""'): "only the empty text fits it; say what the answer may be",
+    Grammar("ebnf", "root ::= "): "only the empty text fits it; say what the answer may be",
+    Grammar("regex", "a{0}"): "only the empty text fits it; say what the answer may be",
+    Grammar("ebnf", "start: start"): "no text fits it: what it asks for leads to nothing, or only to itself",
+    Grammar("ebnf", "root ::= root"): "no text fits it: what it asks for leads to nothing, or only to itself",
+    Grammar(
+        "ebnf", "start: a\na: a | a a"
+    ): "no text fits it: what it asks for leads to nothing, or only to itself",
+    Grammar("regex", r"[^\s\S]"): "no text fits it: what it asks for leads to nothing, or only to itself",
+    Grammar(
+        "json_schema", '{"$ref": "#"}'
+    ): "no text fits it: what it asks for leads to nothing, or only to itself",
+    Grammar("ebnf", 'start: "a'): (
+        "line 1, column 10: no token of a grammar begins here: is a quote or a slash not closed?"
+    ),
+    Grammar("ebnf", 'start: b\nb: "a" c'): 'line 2, column 4: rule "c" is used and not defined',
+    Grammar("ebnf", 'start: "a"\nstart: "b"'): 'line 2, column 8: rule "start" is defined twice',
+    Grammar("ebnf", 'start: "a"{2'): "line 1, column 13: it ends early: '}' is missing",
+    Grammar("ebnf", "start: /(/"): "line 1, column 8: a pattern cannot be read: unclosed group",
+    Grammar("ebnf", "start: %json {"): "it is not JSON: EOF while parsing an object at line 2 column 0",
+    Grammar("ebnf", 'start: %json {"type": "integer", "minimum": 5, "maximum": 1}'): (
+        "line 1, column 8: its JSON schema: no value fits it: minimum (5) is greater than maximum (1)"
+    ),
+    Grammar("ebnf", 'x: "a"'): (
+        "read as GBNF, since it has no line with Lark's 'start:', it is wrong or cut off: Expected ::= at "
+        "line 1, 'x' ^ ': \"a\"'"
+    ),
+    Grammar("ebnf", "root ::= foo"): "rule 'foo' is used and not defined",
+    Grammar("ebnf", 'foo ::= "a"'): "it has neither Lark's rule 'start' nor GBNF's rule 'root'",
+    Grammar("regex", "("): "a pattern cannot be read: unclosed group",
+    Grammar("regex", r"\b"): "a pattern has ^, $ or \\b inside, which are not supported; leave them out",
+    Grammar("json_schema", "{"): "it is not JSON: EOF while parsing an object at line 1 column 1",
+    Grammar("json_schema", "[]"): 'the schema must be a JSON object, such as {"type": "object"}',
+    Grammar("json_schema", '{"type": "strin"}'): "type 'strin' is none of JSON Schema",
+    Grammar("json_schema", '{"if": {}}'): 'it uses keywords that are not supported: "if"; leave them out',
+    Grammar("json_schema", '{"$ref": "#/x"}'): "a $ref leads to '/x', which is not in the schema",
+    Grammar("json_schema", '{"$ref": "http://else/where"}'): (
+        "'http://else/where' is elsewhere, and nothing is fetched: put it into $defs, or leave it out"
+    ),
+    Grammar("json_schema", '{"enum": []}'): "no value fits it: anyOf is empty",
+    Grammar("json_schema", '{"type": "integer", "minimum": 5, "maximum": 1}'): (
+        "no value fits it: minimum (5) is greater than maximum (1)"
+    ),
+    Grammar("json_schema", '{"type": "string", "pattern": "("}'): "a pattern cannot be read: unclosed group",
+    Grammar("json_schema", '{"type": "string", "format": "x"}'): (
+        "format 'x' is not supported; use a pattern, or leave it out"
+    ),
+    Grammar("json_schema", '{"multipleOf": 0}'): "multipleOf must be a number above 0",
+    Grammar("json_schema", '{"minItems": -1}'): "minItems must be a whole number from 0, not -1",
+}
+
+
+@pytest.mark.parametrize("grammar", SENTENCES, ids=lambda grammar: grammar.text)
+def test_a_bad_grammar_is_refused_in_a_sentence_for_its_author(grammars: Grammars, grammar: Grammar) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        grammars.compile(grammar)
+    assert refused.value.message == f"the grammar ({grammar.kind}) cannot be used: {SENTENCES[grammar]}"
+
+
+def test_a_fault_that_nobody_has_words_for_is_told_as_it_is_within_bounds() -> None:
+    said = plain_fault("at 3(4): something new\n<non-verbose/> 1 | start: a ^", has_lines=True)
+    assert said == "line 3, column 4: something new"
+    assert plain_fault("x" * 1000, has_lines=False) == "x" * MAX_FAULT_CHARS
 
 
 def chain(first: str, link: str, last: str, separator: str = "\n") -> str:
