@@ -8,6 +8,7 @@ every fork, so that it imports little and starts no thread.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import select
@@ -21,13 +22,19 @@ from typing import IO, Any, NoReturn
 
 import msgpack
 
+from shared.process.niceness import give_way, make_stand_back
+
 DONE, FAILED, TOO_LONG, TOO_MUCH, KILLED = "done", "failed", "too long", "too much memory", "killed"
 """The ends of a job: what it returned, what it raised, or why it was stopped."""
+TOO_LATE = "too late"
+"""It had its time and not its CPU time: others had the cores, or it slept."""
 HEAD = struct.Struct(">I")
 MAX_RESULT_BYTES = 64 << 20
 MAX_FRAME_BYTES = MAX_RESULT_BYTES + (1 << 10)
 MAX_ERROR_BYTES = 1 << 12
 READ_BYTES = 1 << 16
+QUICK_S = 0.1
+"""A job that runs for longer leaves the cores to all others, as far as these want them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +51,15 @@ class _Child:
     number: int
     pid: int
     results: int
+    stands_back_s: float
     ends_s: float
     read: bytearray
     stopped: str = ""
+
+    @property
+    def next_s(self) -> float:
+        """Return when there is something to do about it."""
+        return math.inf if self.stopped else min(self.stands_back_s, self.ends_s)
 
 
 class JobRunner:
@@ -77,8 +90,8 @@ class JobRunner:
                 os.kill(child.pid, signal.SIGKILL)
 
     def _wait(self, source: int) -> set[int]:
-        next_s = min((child.ends_s for child in self._children.values() if not child.stopped), default=None)
-        left_s = None if next_s is None else max(0.0, next_s - time.monotonic())
+        next_s = min((child.next_s for child in self._children.values()), default=math.inf)
+        left_s = None if next_s == math.inf else max(0.0, next_s - time.monotonic())
         return set(select.select([source, *self._children], [], [], left_s)[0])
 
     def _take(self, data: bytes, sink: IO[bytes]) -> None:
@@ -102,10 +115,13 @@ class JobRunner:
             write_frame(sink, [number, FAILED, (error.strerror or str(error)).encode()])
             return
         if pid == 0:
+            os.close(sink.fileno())  # who reads it is to see when this process ends, whoever outlives it
             self._be_child(payload, writes)
         os.close(writes)
-        ends_s = time.monotonic() + self._limits.wall_s
-        self._children[results] = _Child(number, pid, results, ends_s, bytearray())
+        began_s = time.monotonic()
+        self._children[results] = _Child(
+            number, pid, results, began_s + QUICK_S, began_s + self._limits.wall_s, bytearray()
+        )
 
     def _be_child(self, payload: bytes, writes: int) -> NoReturn:
         """Run the job and write its end and its result."""
@@ -114,6 +130,7 @@ class JobRunner:
             nowhere = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):  # what a stranger's input makes a library say is for no log
                 os.dup2(nowhere, number)
+            give_way()
             _limit(self._limits)
             end, result = DONE, self._run(payload)
             if len(result) > MAX_RESULT_BYTES:
@@ -142,7 +159,10 @@ class JobRunner:
         now_s = time.monotonic()
         for child in self._children.values():
             if child.ends_s <= now_s and not child.stopped:
-                self._stop(child, TOO_LONG)
+                self._stop(child, TOO_LATE)
+            elif child.stands_back_s <= now_s and not child.stopped:
+                child.stands_back_s = math.inf
+                make_stand_back(child.pid)
 
     def _stop(self, child: _Child, why: str) -> None:
         child.stopped = why

@@ -20,6 +20,7 @@ from shared.process.limited_jobs import LimitedJobs
 from shared.process.niceness import give_way
 from shared.sampling.parameters import Grammar
 from shared.telemetry import metrics
+from shared.worker.grammar_verdicts import GrammarVerdicts, Verdict
 
 log = structlog.get_logger()
 
@@ -31,6 +32,8 @@ TRIAL = "shared.engine.sampling.grammar_trial"
 TRIAL_GRACE_S = 5.0
 """The process itself may take so long to start, or to say how a trial ended."""
 RETRY_AFTER_MS = 500
+QUICK_GRAMMAR_S = 0.05
+"""Grammars that took so little in their trial wait, as they are made here, for no other ones."""
 
 GrammarResult = CompiledGrammar | PenstockError
 
@@ -45,8 +48,9 @@ class _Trial:
         self._stop: Callable[[], None] | None = None
         self._stopped = False
 
-    def run(self) -> None:
-        """Raises InvalidRequest for a grammar that cannot be compiled within the limits of a trial."""
+    def run(self) -> Verdict:
+        """Return the CPU time in seconds that the grammar takes, or why it cannot be used. Raises what says
+        nothing about it."""
         with self._lock:
             if self._stopped:
                 raise Cancelled("nobody waits for this grammar")
@@ -54,13 +58,20 @@ class _Trial:
         end = ending.result(TRIAL_LIMITS.wall_s + TRIAL_GRACE_S)
         match end.end:
             case job_runner.DONE:
-                return
+                verdict: Verdict = msgpack.unpackb(end.result)
+                return verdict
             case job_runner.FAILED:
                 raise InvalidRequest(end.result.decode(errors="replace"))
             case job_runner.TOO_LONG | job_runner.TOO_MUCH:
-                raise InvalidRequest(
+                return (
                     f"the grammar ({self._grammar.kind}) is too complex: compiling it takes over "
                     f"{TRIAL_LIMITS.cpu_s:.0f} s or {TRIAL_LIMITS.memory_bytes >> 20} MiB; simplify it"
+                )
+            case job_runner.TOO_LATE:
+                raise Overloaded(
+                    f"no core was free to compile a grammar within {TRIAL_LIMITS.wall_s:.0f} s; try another "
+                    "worker or later",
+                    retry_after_ms=RETRY_AFTER_MS,
                 )
             case _:
                 raise Cancelled("nobody waits for this grammar")
@@ -90,7 +101,8 @@ class GrammarCompiler:
         self._wake = wake
         self._threads = ThreadPoolExecutor(TRIALS_AT_ONCE, "grammars", initializer=give_way)
         self._trials = LimitedJobs(TRIAL)
-        self._making = threading.Lock()
+        self._verdicts = GrammarVerdicts()
+        self._making, self._making_slow = threading.Lock(), threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Grammar, _Compilation] = {}
         self._ended: list[tuple[str, GrammarResult]] = []
@@ -144,8 +156,8 @@ class GrammarCompiler:
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     def _compile(self, trial: _Trial, grammar: Grammar) -> CompiledGrammar:
-        trial.run()
-        with self._making:
+        took_s = self._verdicts.of(grammar, trial.run)
+        with self._making if took_s <= QUICK_GRAMMAR_S else self._making_slow:
             return self._grammars.compile(grammar)
 
     def _on_compiled(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:

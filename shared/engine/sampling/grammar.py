@@ -66,7 +66,7 @@ class Grammars:
     """Compiles grammars for the model at `model_dir`, whose tokenizer.json is read at the first one unless
     `prepare` has been called. Of one model and one tokenizer, so the cache goes by content alone.
 
-    Any thread may compile, one at a time.
+    Any thread may compile, several at a time.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Grammars:
         self._vocab_size = vocab_size
         self._eos_ids = list(eos_ids)
         self._tokenizer: LLTokenizer | None = None
+        self._tokenizer_lock = threading.Lock()
         self._compiled: GrammarCache[CompiledGrammar] = GrammarCache(MAX_CACHED_GRAMMARS)
         self._cache_lock = threading.Lock()
 
@@ -84,7 +85,7 @@ class Grammars:
         """Read the tokenizer now. Seconds long for a large vocabulary, and it holds Python's lock: nothing
         else moves meanwhile. Without a usable one there is nothing to do; each grammar will say why."""
         with contextlib.suppress(InvalidRequest):
-            self._tokenizer = self._tokenizer or self._load_tokenizer()
+            self._get_tokenizer()
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """One that is compiled already is returned as it is.
@@ -96,7 +97,7 @@ class Grammars:
         grammar.validate()
         compiled = self.cached(grammar)
         if compiled is None:
-            tokenizer = self._tokenizer = self._tokenizer or self._load_tokenizer()
+            tokenizer = self._get_tokenizer()
             began_s = self._clock.monotonic_s()
             compiled = self._compile(grammar, tokenizer)
             cost_s = self._clock.monotonic_s() - began_s
@@ -110,7 +111,7 @@ class Grammars:
             return self._compiled.get(grammar)
 
     def _compile(self, grammar: Grammar, tokenizer: LLTokenizer) -> CompiledGrammar:
-        source = on_deep_stack(lambda: grammar_source(grammar))  # once: a matcher may be built in mid-step
+        source = on_deep_stack(lambda: grammar_source(grammar))  # once: a matcher may be built anew
         return CompiledGrammar(
             grammar.kind,
             grammar.text,
@@ -118,6 +119,11 @@ class Grammars:
             vocab_size=self._vocab_size,
             eos_ids=tuple(tokenizer.eos_tokens),
         )
+
+    def _get_tokenizer(self) -> LLTokenizer:
+        with self._tokenizer_lock:
+            self._tokenizer = self._tokenizer or self._load_tokenizer()
+            return self._tokenizer
 
     def _load_tokenizer(self) -> LLTokenizer:
         """Ids that the model has beyond the tokenizer's are in no mask."""

@@ -12,6 +12,7 @@ import pytest
 from shared.errors import Unavailable
 from shared.process.job_runner import MAX_FRAME_BYTES, MAX_RESULT_BYTES, take_frames
 from shared.process.limited_jobs import JobEnd, LimitedJobs
+from shared.process.niceness import STANDING_BACK_NICE
 from tests.support.data import REPOSITORY
 from tests.support.wait import until
 
@@ -42,7 +43,7 @@ def test_a_job_returns_its_bytes_and_prints_nowhere(
     ("payload", "end"),
     [
         ("spin", "too long"),
-        ("sleep", "too long"),
+        ("sleep", "too late"),
         ("allocate", "too much memory"),
         ("fail", "failed"),
         ("die", "too much memory"),
@@ -54,6 +55,19 @@ def test_whatever_a_job_does_ends_it_and_no_other(jobs: LimitedJobs, payload: st
     assert run(jobs, "echo beside") == JobEnd("done", b"beside")
     assert hostile.result(END_S).end == end
     assert run(jobs, "echo after") == JobEnd("done", b"after")
+
+
+async def test_a_job_that_is_not_quick_leaves_the_cores_to_others(jobs: LimitedJobs) -> None:
+    pid = int(run(jobs, "pid").result)
+    ending, stop = jobs.submit(b"sleep")
+
+    def of_its_child() -> list[int]:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [os.getpriority(os.PRIO_PROCESS, int(child)) for child in file.read().split()]
+
+    await until(lambda: of_its_child() == [STANDING_BACK_NICE])
+    stop()
+    assert ending.result(END_S).end == "killed"
 
 
 def test_an_error_is_told(jobs: LimitedJobs) -> None:
@@ -84,6 +98,7 @@ def test_many_jobs_end_beside_each_other(jobs: LimitedJobs) -> None:
 async def test_a_process_that_dies_fails_what_it_has_and_comes_back(jobs: LimitedJobs) -> None:
     pid = int(run(jobs, "pid").result)
     ending, _ = jobs.submit(b"sleep")
+    assert run(jobs, "echo begun").end == "done"  # so that the job outlives it
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(Unavailable):
         ending.result(END_S)

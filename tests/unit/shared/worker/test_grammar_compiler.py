@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from shared.engine.sampling.grammar import CompiledGrammar, Grammars
 from shared.errors import InvalidRequest, Overloaded
+from shared.process import job_runner
+from shared.process.limited_jobs import JobEnd
 from shared.sampling.parameters import Grammar
 from shared.worker import grammar_compiler
 from shared.worker.grammar_compiler import GrammarCompiler, GrammarResult
@@ -129,6 +132,50 @@ async def test_a_grammar_that_takes_too_long_is_refused_by_name_and_keeps_nobody
     assert isinstance(refused, InvalidRequest)
     assert "too complex" in refused.message
     assert resident_mb() < before_mb + 100
+
+
+async def test_a_refused_grammar_is_tried_once(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.begin("a/1", PATTERNS_TOGETHER)
+    first = (await ended(compiler, 1))["a/1"]
+
+    def tried_again(*_: object) -> None:
+        raise AssertionError("it was tried again")
+
+    monkeypatch.setattr(compiler._trials, "submit", tried_again)
+    compiler.begin("b/1", PATTERNS_TOGETHER)
+    second = (await ended(compiler, 1))["b/1"]
+    assert isinstance(second, InvalidRequest)
+    assert isinstance(first, InvalidRequest)
+    assert second.message == first.message
+
+
+async def test_a_grammar_that_is_slow_to_make_keeps_no_quick_one_waiting(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(trial: grammar_compiler._Trial) -> float:
+        return 0.9 if trial._grammar == SLOW else 0.001
+
+    monkeypatch.setattr(grammar_compiler._Trial, "run", tried)
+    with held_compiler(SLOW) as held:
+        compiler.begin("slow/1", SLOW)
+        await asyncio.to_thread(held.begun.wait)
+        compiler.begin("quick/1", OTHER)
+        assert list(await ended(compiler, 1)) == ["quick/1"]
+
+
+async def test_a_trial_that_has_no_core_is_nobodys_fault(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: Future[JobEnd] = Future()
+    late.set_result(JobEnd(job_runner.TOO_LATE, b""))
+    monkeypatch.setattr(compiler._trials, "submit", lambda _: (late, lambda: None))
+    compiler.begin("a/1", SLOW)
+    assert isinstance((await ended(compiler, 1))["a/1"], Overloaded)
+    monkeypatch.undo()
+    compiler.begin("b/1", SLOW)
+    assert isinstance((await ended(compiler, 1))["b/1"], CompiledGrammar)
 
 
 async def test_a_compilation_that_nobody_waits_for_is_stopped(compiler: GrammarCompiler) -> None:

@@ -213,7 +213,7 @@ def test_a_schema_of_the_answer_that_no_grammar_expresses_is_blamed_on_it() -> N
     blamed = use.blame(refused.value)
     assert isinstance(blamed, InvalidRequest)
     assert blamed.message.startswith(
-        'sampling.json_schema cannot be held to (it uses keywords that are not supported: "if"; leave them out)'
+        'sampling.json_schema cannot be held to (it uses keywords that are not supported: "if"; leave them'
     )
 
 
