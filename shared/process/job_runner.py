@@ -8,6 +8,7 @@ every fork, so that it imports little and starts no thread.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import resource
@@ -33,6 +34,8 @@ MAX_RESULT_BYTES = 64 << 20
 MAX_FRAME_BYTES = MAX_RESULT_BYTES + (1 << 10)
 MAX_ERROR_BYTES = 1 << 12
 READ_BYTES = 1 << 16
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 QUICK_S = 0.1
 """A job that runs for longer leaves the cores to all others, as far as these want them."""
 
@@ -115,6 +118,7 @@ class JobRunner:
             write_frame(sink, [number, FAILED, (error.strerror or str(error)).encode()])
             return
         if pid == 0:
+            _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             os.close(sink.fileno())  # who reads it is to see when this process ends, whoever outlives it
             self._be_child(payload, writes)
         os.close(writes)

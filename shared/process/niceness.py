@@ -39,5 +39,5 @@ def stand_back() -> None:
 
 
 def make_stand_back(thread_id: int) -> None:
-    """So does that thread or process, as has turned out. Raises ProcessLookupError when it has ended."""
+    """Let a thread or process stand back, by its id. Raises ProcessLookupError when it has ended."""
     os.setpriority(os.PRIO_PROCESS, thread_id, STANDING_BACK_NICE)

@@ -14,13 +14,13 @@ import structlog
 
 from shared.engine.sampling.grammar import CompiledGrammar, Grammars
 from shared.engine.sampling.grammar_trial import TRIAL_LIMITS
+from shared.engine.sampling.grammar_verdicts import GrammarVerdicts, Verdict
 from shared.errors import Cancelled, InvalidRequest, Overloaded, PenstockError
 from shared.process import job_runner
 from shared.process.limited_jobs import LimitedJobs
 from shared.process.niceness import give_way
 from shared.sampling.parameters import Grammar
 from shared.telemetry import metrics
-from shared.worker.grammar_verdicts import GrammarVerdicts, Verdict
 
 log = structlog.get_logger()
 

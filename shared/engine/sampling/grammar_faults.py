@@ -49,7 +49,7 @@ _PLAIN: tuple[tuple[str, str], ...] = (
     (r"Expected token (.*?), found '\\n'.*", r"it ends early: \1 is missing"),
     (r"Expected token (.*?), found (.*?)(?: \(at.*)?$", r"\1 should be here, not \2"),
 )
-"""What the library says, and the words for it; the first that fits counts."""
+"""Patterns of what the library says, each with the words for it; the first that fits counts."""
 
 
 def plain_fault(said: str, *, has_lines: bool) -> str:

@@ -19,9 +19,8 @@ from shared.errors import InvalidRequest, Overloaded
 from shared.sampling.parameters import JSON_WHITESPACE, Grammar
 
 MAX_STEP_LEXER_FUEL = 20_000
-"""The work of the lexer for one mask, for which every sequence of the step waits: up to 6 ms. With five times
-as much, 400 terminals that all begin alike took 0.3 s; schemas and grammars that people use need less than
-half of this."""
+"""The work of the lexer for one mask: up to 6 ms. With five times as much, 400 terminals that all begin alike
+took 0.3 s, and the cores with them; schemas and grammars that people use need less than half of this."""
 MAX_STEP_ITEMS = 25_000
 """The most items of the parser for one mask: about 1 ms."""
 MAX_LEXER_STATES = 50_000

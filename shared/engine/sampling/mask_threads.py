@@ -137,12 +137,12 @@ class MaskBatch:
 
     @property
     def is_blocked(self) -> bool:
-        """None that has been begun goes on."""
+        """Return whether all that have begun wait for other threads."""
         return all(job.is_done or job.state.is_blocked for job in list(self._begun))
 
     @property
     def is_stuck(self) -> bool:
-        """None that has been begun will be there soon."""
+        """Return whether no mask that has been begun will be there soon."""
         running = [job for job in list(self._begun) if not job.is_done]
         return all(job.state.is_blocked or job.cpu_s >= STUCK_S for job in running) and bool(running)
 

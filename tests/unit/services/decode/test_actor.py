@@ -15,6 +15,7 @@ from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
 from services.decode.driver import DraftUse, StepReport
 from shared.blocks.room import blocks_ahead
+from shared.deadline import Deadline
 from shared.engine import Engine
 from shared.engine.sampling import grammar_row
 from shared.messages import (
@@ -43,7 +44,7 @@ from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.played_receiver import PlayedReceiver
 from tests.support.sampling import sampling
-from tests.support.slow_grammar import held_compiler
+from tests.support.slow_grammar import PATTERNS_TOGETHER, held_compiler
 from tests.support.wait import until
 
 PROMPT = (1, 2, 3, 4)
@@ -347,6 +348,21 @@ async def test_a_bad_grammar_ends_the_transfer_and_is_told_to_the_gateway(worker
         worker.played.acknowledge_abort(key)
     await worker.step()
     assert worker.kinds_held() == set()
+
+
+async def test_a_grammar_is_tried_no_longer_than_its_request_has_time_or_is_wanted(worker: Worker) -> None:
+    """By itself the trial would go on for a second of CPU time."""
+    await worker.reserve(grammar=PATTERNS_TOGETHER)
+    await worker.step()
+    trial = worker._grammar_compiler._waiting[PATTERNS_TOGETHER].trial
+    worker._book.jobs["r/1"].deadline = Deadline(0.0)
+    await worker.step()
+    assert [one.code for one in worker.lost()] == ["expired"]
+    assert trial._stopped
+    await worker.reserve("cancelled", grammar=PATTERNS_TOGETHER)
+    trial = worker._grammar_compiler._waiting[PATTERNS_TOGETHER].trial
+    await worker.send(Cancel("cancelled"), "cancelled")
+    assert trial._stopped
 
 
 # ---- masks ----

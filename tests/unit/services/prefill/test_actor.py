@@ -46,7 +46,7 @@ from tests.support.engine import make_engine
 from tests.support.held_masks import held_masks
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.sampling import sampling
-from tests.support.slow_grammar import held_compiler
+from tests.support.slow_grammar import PATTERNS_TOGETHER, held_compiler
 from tests.support.wait import until
 
 CHUNK = 16
@@ -239,6 +239,17 @@ async def test_a_deadline_passes_while_the_grammar_is_compiled(worker: Worker) -
 
 
 # ---- room ----
+
+
+async def test_a_grammar_is_tried_no_longer_than_its_request_has_time(worker: Worker) -> None:
+    """By itself the trial would go on for a second of CPU time."""
+    await worker.place(grammar=PATTERNS_TOGETHER)
+    trial = worker._grammar_compiler._waiting[PATTERNS_TOGETHER].trial
+    clock = worker._book.queue._clock = FakeClock(time.monotonic())
+    clock.advance(61.0)
+    await worker.on_tick()
+    assert worker.lost() == ["expired"]
+    assert trial._stopped
 
 
 async def test_a_first_token_that_its_grammar_is_too_complex_for_is_told_by_name(

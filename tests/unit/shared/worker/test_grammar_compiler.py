@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,7 +17,7 @@ from shared.sampling.parameters import Grammar
 from shared.worker import grammar_compiler
 from shared.worker.grammar_compiler import GrammarCompiler, GrammarResult
 from tests.support.grammar import EOS, VOCAB, save_tokenizer
-from tests.support.slow_grammar import held_compiler
+from tests.support.slow_grammar import PATTERNS_TOGETHER, held_compiler
 from tests.support.wait import until
 
 SLOW, OTHER = Grammar("regex", "a+"), Grammar("regex", "b+")
@@ -111,12 +110,6 @@ async def test_a_compilation_that_nobody_waits_for_does_not_begin(compiler: Gram
         compiler.begin("d/1", Grammar("regex", "d+"))
         assert list(await ended(compiler, 1)) == ["d/1"]
     assert OTHER not in held.compiled
-
-
-PATTERNS_TOGETHER = Grammar(
-    "json_schema", json.dumps({"type": "string", "allOf": [{"pattern": f".*a{n}.*"} for n in range(20)]})
-)
-"""841 bytes that take 37 s and 1.6 GiB to compile, all inside of the library."""
 
 
 async def test_a_grammar_that_takes_too_long_is_refused_by_name_and_keeps_nobody_waiting(

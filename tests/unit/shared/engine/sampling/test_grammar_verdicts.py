@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from shared.engine.sampling import grammar_verdicts
+from shared.engine.sampling.grammar_verdicts import GrammarVerdicts, Verdict
 from shared.errors import InvalidRequest, Unavailable
 from shared.sampling.parameters import Grammar
-from shared.worker import grammar_verdicts
-from shared.worker.grammar_verdicts import GrammarVerdicts, Verdict
 
 
 class Tried:
