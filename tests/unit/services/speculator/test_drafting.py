@@ -11,8 +11,10 @@ import pytest
 
 from services.speculator.drafting import Drafter, Wish
 from shared.engine import Engine
-from shared.sampling.parameters import SamplingParams
+from shared.engine.sampling import grammar_row
+from shared.sampling.parameters import Grammar, SamplingParams
 from tests.support.engine import FANCY, GREEDY, make_engine
+from tests.support.held_masks import held_masks
 from tests.support.readmitting_draft import readmitting_draft
 
 PROMPT_LEN = 40
@@ -131,3 +133,29 @@ def test_a_session_that_the_model_cannot_follow_is_refused_and_holds_nothing(eng
     assert "token ids must be" in drafted.refused["a"]
     assert drafted.forgotten == {"a"}
     assert engine.held() == {}
+
+
+SLOW = Grammar("regex", "[a-z]+")
+UNDER = replace(GREEDY, grammar=SLOW)
+
+
+def test_a_session_that_waits_for_its_mask_holds_up_no_other_draft(llm_dir: Path) -> None:
+    expected = Drafter().draft(make_engine(llm_dir), [fresh("plain", prompt(1))]).token_ids
+    engine, drafter = make_engine(llm_dir), Drafter()
+    with held_masks(SLOW) as held:
+        held.hold()
+        drafted = drafter.draft(engine, [fresh("slow", prompt(0), UNDER), fresh("plain", prompt(1))])
+    assert drafted.token_ids == expected
+    assert (drafted.refused, drafted.forgotten) == ({}, {"slow"})
+    assert set(engine.held()) == {"plain"}
+    assert "slow" in drafter.draft(engine, [fresh("slow", prompt(0), UNDER)]).token_ids
+
+
+def test_a_session_whose_grammar_is_too_complex_is_refused_and_holds_nothing(
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_row, "MAX_MASKS_S", 0.0)
+    engine = make_engine(llm_dir)
+    drafted = Drafter().draft(engine, [fresh("a", prompt(0), UNDER)])
+    assert "too complex" in drafted.refused["a"]
+    assert (drafted.token_ids, drafted.forgotten, engine.held()) == ({}, {"a"}, {})

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.engine import Engine, SamplingParams, TokenOutput
+from shared.engine import Engine, SamplingParams, StepResult, TokenOutput
 from shared.engine.sampling import grammar_row
+from shared.engine.sampling.mask_threads import MaskThreads
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
 from tests.support.engine import GREEDY, admit, drive, generate, make_engine
@@ -233,3 +234,39 @@ def test_a_draft_that_makes_a_grammar_too_complex_changes_nothing_unless_it_is_r
     drive(engine, {"a": list(PROMPT)}, lambda *_: [brace, quote], outputs)
     assert isinstance(outputs[-1].fault, InvalidRequest)
     assert "too complex" in outputs[-1].fault.message
+
+
+@pytest.mark.parametrize("drafting", [False, True])
+def test_a_batch_whose_masks_are_all_late_draws_what_each_draws_alone(
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch, drafting: bool
+) -> None:
+    options = {
+        f"{number}": replace(UNDER, seed=number, grammar=grammar, max_tokens=20)
+        for number, grammar in enumerate([SLOW, SLOW, LONG, Grammar("json_object"), None])
+    }
+    expected = {key: generate(make_engine(llm_dir), PROMPT, params) for key, params in options.items()}
+    monkeypatch.setattr(MaskThreads, "wait", lambda *_: None)  # no step finds a mask that was begun with it
+    engine = make_engine(llm_dir, kv_blocks=7)
+    for key, params in options.items():
+        admit(engine, key, PROMPT, params)
+    waits = 0
+    step = engine.step
+
+    def counted() -> StepResult:
+        nonlocal waits
+        result = step()
+        waits += result.mask_waits
+        return result
+
+    monkeypatch.setattr(engine, "step", counted)
+
+    def right(key: str, tokens: list[int]) -> list[int]:
+        return (PROMPT + expected[key])[len(tokens) :][:3] if drafting else []
+
+    outputs: list[TokenOutput] = []
+    assert drive(engine, {key: list(PROMPT) for key in options}, right, outputs) == expected
+    assert waits
+    for key, drawn in expected.items():
+        engine.admit(key, PROMPT + drawn[:9], len(PROMPT), options[key])
+        assert drive(engine, {key: PROMPT + drawn[:9]})[key] == drawn[9:]
+    assert engine.held() == {}
