@@ -20,17 +20,29 @@ class GatewayConfig(ServiceConfig):
         8000, help="port of the HTTP edge; 0 takes a free one", minimum=0, maximum=65535
     )
     grpc_max_connections: int = field_of(
-        1024, help="open gRPC connections; above it new ones are closed at once", minimum=1, maximum=65536
+        1024,
+        help="open gRPC connections, from accept on; above it new ones are closed at once",
+        minimum=1,
+        maximum=65536,
     )
     share_ports: bool = field_of(
         False,
         help="other gateways of this user listen on the same ports; a connection is with one of them",
     )
     http_max_connections: int = field_of(
-        1024, help="open HTTP connections; above it new ones are closed at once", minimum=1, maximum=65536
+        1024,
+        help="open HTTP connections, from accept on; 32 more are for health and metrics alone",
+        minimum=1,
+        maximum=65536,
     )
     http_cors_origins: tuple[str, ...] = field_of(
-        (), help="origins whose pages may ask over HTTP, such as https://example.com; * = all"
+        (),
+        help="origins whose pages may ask over HTTP, such as https://example.com; * = all; others get a 403",
+    )
+    http_hosts: tuple[str, ...] = field_of(
+        (),
+        help="names by which HTTP clients may call the host, beside localhost and its address; * = any, as "
+        "by default where http_host is no loopback address",
     )
     max_request_bytes: int = field_of(
         4 << 20, help="longest request, bytes", minimum=1 << 10, maximum=64 << 20

@@ -13,6 +13,7 @@ from services.gateway.asks.text_asks import TextAsks
 from services.gateway.asks.text_calls import TextCalls
 from services.gateway.asks.token_bytes_cache import TokenBytesCache
 from services.gateway.config import GatewayConfig
+from services.gateway.connection_places import fit_connections
 from services.gateway.context import SessionContext
 from services.gateway.grpc.edge import InferenceEdge
 from services.gateway.grpc.edge_server import EdgeServer
@@ -60,6 +61,7 @@ class Gateway:
         `heartbeat` says who this instance is and whether it moves, `changed` asks for one to be sent, and
         `begin_drain` is called when an operator asks for it. Raises ConfigError for what cannot be used.
         """
+        config = fit_connections(config)
         key_gate = KeyGate.of(config)
         context = SessionContext.of(instance, config, bus, fleet, Tasks())
         registry = SessionRegistry(
@@ -71,7 +73,7 @@ class Gateway:
         text_calls = TextCalls(context, key_gate)
         text_asks, passage_asks = TextAsks(text_calls), PassageAsks(text_calls)
         edge = InferenceEdge(ingress, client_cancels, text_asks, passage_asks, config)
-        grpc = EdgeServer(edge, registry, text_calls, fleet, config)
+        grpc = EdgeServer(edge, ingress, registry, text_calls, fleet, config)
         token_bytes = TokenBytesCache(text_asks)
         http = HttpServer.of(
             ingress, client_cancels, text_asks, passage_asks, token_bytes, grpc.can_serve, config

@@ -55,7 +55,7 @@ class RequestScope:
             rotation=rotation,
             state=SessionState(request.sampling.max_tokens),
             response=ResponseBuffer(context.config.max_buffered_tokens),
-            timeline=RequestTimeline(request.client_sent_unix_us),
+            timeline=RequestTimeline(request.client_sent_unix_us, began_s=budget.arrived_s),
             request_client=RequestClient(context.bus, context.instance, request_id, budget.total),
             crash_record=context.poison_requests.open_record(request_id),
             meter=context.admission_queue.meter(request.share),

@@ -2,6 +2,7 @@
 
 cores         the cores it may use
 niceness      who goes first where services share cores
+descriptors   how many files and connections it may hold open
 heap          what loading leaves behind
 quiet_end     how programs of a terminal end
 service_help  what `--help` of a service says

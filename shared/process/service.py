@@ -40,6 +40,7 @@ from shared.deadline import Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import Heartbeat
+from shared.process.descriptors import raise_descriptor_limit
 from shared.process.heap import trim_heap
 from shared.process.niceness import step_back
 from shared.process.quiet_end import end_quietly
@@ -225,6 +226,7 @@ def _run_to_its_end(role: str, config_type: type[C], body: Body[C]) -> int:
         print(f"penstock {role}: {error}", file=sys.stderr)
         return EXIT_CONFIG
     step_back(role)
+    raise_descriptor_limit()
     instance = config.instance or f"{role}-{secrets.token_hex(3)}"
     config = dataclasses.replace(config, instance=instance)
     telemetry_logging.configure(config.log_level, role, instance, log_format=config.log_format)

@@ -21,9 +21,10 @@ class Phase:
 class Timeline:
     """Marks close phases; what lies between two marks has exactly one name."""
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, start_s: float | None = None) -> None:
+        """`start_s` on the monotonic clock, None: now."""
         self._clock = clock
-        self._start_s = clock.monotonic_s()
+        self._start_s = clock.monotonic_s() if start_s is None else start_s
         self._phases: list[Phase] = []
         self._last_us = 0
         self.ttft_us: int | None = None

@@ -35,7 +35,10 @@ async def test_a_client_that_does_not_take_the_end_of_its_answer_loses_its_conne
     deadline_ms = 6_000 if stream else 60_000
     body = {"prompt": "hello", "stream": stream, "penstock": {"deadline_ms": deadline_ms}}
     data = json.dumps(body).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data)
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(data)
+    )
     async with edge(nats_url) as here:
         open_before = value("penstock_http_connections")
         host, _, port = here.running.http.address.rpartition(":")

@@ -66,7 +66,7 @@ async def test_a_body_over_the_limit_is_a_413(nats_url: str, chunked: bool) -> N
     async with (
         gateway(nats_url, max_request_bytes=2048) as running,
         http_client(running.http.address) as client,
-        client.post(TEXT, data=data) as response,
+        client.post(TEXT, data=data, headers={"content-type": "application/json"}) as response,
     ):
         error = (await response.json())["error"]
     assert (response.status, error["code"]) == (413, "too_large")

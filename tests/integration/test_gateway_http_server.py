@@ -6,15 +6,16 @@ import asyncio
 import shutil
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from services.gateway.http.listener import HEALTH_PLACES
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from tests.integration.gateway_peers import fleet, gateway
-from tests.integration.http_edge import CHAT, HELLO
+from tests.integration.http_edge import CHAT, HELLO, TEXT, edge
 from tests.support.certificate import Certificate, make_certificate
 from tests.support.http import call, http_client
 from tests.support.metric import value
@@ -22,6 +23,7 @@ from tests.support.wait import until
 
 ORIGIN = "https://app.example"
 TIMEOUT_S = 20
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 async def test_models_are_those_of_the_fleet_and_those_that_answer_come_first(nats_url: str) -> None:
@@ -132,13 +134,82 @@ async def test_a_limit_of_a_key_is_a_429_by_its_name(nats_url: str, tmp_path: Pa
     assert int(reply.headers["Retry-After"]) > 1
 
 
-# ---- pages of other origins -------------------------------------------------------------------------
+# ---- who may call -----------------------------------------------------------------------------------------
 
 
 async def test_no_page_of_another_origin_is_let_in_unless_it_is_named(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        page = await call(here.client, "/health", origin=ORIGIN)
+        asking = await here.post(CHAT, HELLO, origin=ORIGIN)
+        sandboxed = await here.post(CHAT, HELLO, origin="null")
+        assert here.running.registry.audit().held == ()
+    for reply in (page, asking, sandboxed):
+        assert (reply.status, reply.error["code"]) == (403, "forbidden")
+        assert "http_cors_origins" in reply.error["message"]
+        assert not [name for name in reply.headers if name.startswith("Access-Control")]
+
+
+async def test_a_page_of_the_edge_itself_may_ask(nats_url: str) -> None:
     async with gateway(nats_url) as running, http_client(running.http.address) as client:
-        reply = await call(client, "/health", origin=ORIGIN)
-    assert not [name for name in reply.headers if name.startswith("Access-Control")]
+        assert (await call(client, "/health", origin=f"http://{running.http.address}")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("LOCALHOST", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8000", 200),
+        ("[::1]", 200),
+        ("penstock.internal:8000", 200),
+        ("evil.example", 403),
+        ("evil.example:8000", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("[::1].evil.example", 403),
+    ],
+)
+async def test_the_edge_of_one_machine_is_called_by_its_names_alone(
+    nats_url: str, host: str, status: int
+) -> None:
+    async with (
+        gateway(nats_url, http_hosts=("Penstock.internal",)) as running,
+        http_client(running.http.address) as client,
+    ):
+        reply = await call(client, "/health", host=host)
+    assert reply.status == status
+    assert status == 200 or "http_hosts" in reply.error["message"]
+
+
+@pytest.mark.parametrize(("hosts", "status"), [((), 200), (("localhost",), 403), (("*",), 200)])
+async def test_an_edge_for_other_machines_is_called_by_any_name_unless_names_are_set(
+    nats_url: str, hosts: tuple[str, ...], status: int
+) -> None:
+    async with gateway(nats_url, http_host="0.0.0.0", http_hosts=hosts) as running:
+        port = running.http.address.rpartition(":")[2]
+        async with http_client(f"127.0.0.1:{port}") as client:
+            assert (await call(client, "/health", host="models.example")).status == status
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonp"],
+)
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/responses", "/v1/embeddings", "/tokenize", "/rerank"])
+async def test_a_body_that_does_not_say_that_it_is_json_is_a_415(nats_url: str, path: str, kind: str) -> None:
+    async with gateway(nats_url) as running, http_client(running.http.address) as client:
+        reply = await call(client, path, b'{"prompt": "hello"}', content_type=kind)
+    assert (reply.status, reply.error["code"]) == (415, "unsupported_media_type")
+    assert "application/json" in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/ld+json"]
+)
+async def test_what_clients_call_json_is_taken(nats_url: str, kind: str) -> None:
+    async with gateway(nats_url) as running, http_client(running.http.address) as client:
+        assert (await call(client, CHAT, b"[]", content_type=kind)).status == 400
 
 
 @pytest.mark.parametrize("allowed", [ORIGIN, "*"])
@@ -185,25 +256,23 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
 async def test_a_connection_that_does_not_say_what_it_wants_is_closed(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.http.server.HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("services.gateway.http.listener.HEAD_TIMEOUT_S", 0.2)
     async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
         assert await all_of(reader) == b""
 
 
 async def test_a_body_that_does_not_come_is_a_408(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.gateway.http.completions.call.BODY_TIMEOUT_S", 0.2)
     async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        writer.write(POST + b"Content-Length: 50\r\n\r\n{")
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
     assert head.startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_client_that_waits_for_leave_to_send_its_body_gets_it(nats_url: str) -> None:
     async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-        )
+        writer.write(POST + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n")
         leave = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
         writer.write(b"{}")
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
@@ -216,20 +285,94 @@ async def test_a_head_over_the_limits_is_refused_without_a_traceback_in_the_log(
     nats_url: str, header: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n\r\n")
         assert (await all_of(reader)).split(b" ")[1] == b"400"
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_a_connection_beyond_the_limit_is_closed_at_once(nats_url: str) -> None:
+async def test_a_body_that_comes_more_slowly_than_its_rate_is_a_408(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.http.completions.call.BODY_GRACE_S", 0.2)
+    monkeypatch.setattr("services.gateway.http.completions.call.MIN_BODY_BYTES_PER_S", 1e9)
+    async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+        writer.write(POST + b"Content-Length: 500\r\n\r\n" + b"{" * 300)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
+    assert head.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_the_deadline_of_a_request_counts_from_its_head_on(nats_url: str) -> None:
+    """It has passed when the body is there, so nothing is begun."""
+    body = b'{"prompt": "hello", "penstock": {"deadline_ms": 200}}'
+    async with (
+        fleet(nats_url) as peers,
+        gateway(nats_url) as running,
+        connected(running.http.address) as (reader, writer),
+    ):
+        await running.knows("decode", 1)
+        writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(body))
+        await writer.drain()
+        await asyncio.sleep(0.3)  # longer than the deadline, however late the rest is
+        writer.write(body)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
+        assert head.startswith(b"HTTP/1.1 504 ")
+        assert not peers["tokenizer-0"].got
+
+
+# ---- how many connections --------------------------------------------------------------------------------
+
+
+HEALTH = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def asked(address: str, request: bytes) -> bytes:
+    """The status line of the answer on a connection of its own, empty for none."""
+    async with connected(address) as (reader, writer):
+        writer.write(request)
+        try:
+            return await asyncio.wait_for(reader.readline(), TIMEOUT_S)
+        except ConnectionResetError:
+            return b""
+
+
+async def test_beyond_the_connections_of_clients_health_is_answered_and_nothing_else(nats_url: str) -> None:
+    async with gateway(nats_url, http_max_connections=2) as running, AsyncExitStack() as held:
+        for _ in range(2):
+            _, writer = await held.enter_async_context(connected(running.http.address))
+            writer.write(POST + b"Content-Length: 50\r\n\r\n{")
+        for path in (b"/health", b"/healthz", b"/metrics"):
+            assert (await asked(running.http.address, HEALTH % path)).split(b" ")[1] == b"200"
+        assert (await asked(running.http.address, HEALTH % b"/ready")).split(b" ")[1] == b"503"
+        assert (await asked(running.http.address, HEALTH % b"/v1/models")).split(b" ")[1] == b"429"
+
+
+async def test_a_connection_for_health_ends_with_its_answer(nats_url: str) -> None:
     async with (
         gateway(nats_url, http_max_connections=1) as running,
-        connected(running.http.address) as (first, writer),
+        connected(running.http.address),
+        connected(running.http.address) as (reader, writer),
     ):
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await asyncio.wait_for(first.readline(), TIMEOUT_S)).startswith(b"HTTP/1.1 200")
-        async with connected(running.http.address) as (second, _):
-            assert await all_of(second) == b""
+        writer.write(HEALTH % b"/health")
+        assert (await all_of(reader)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_silent_connections_beyond_the_limit_keep_nobody_from_health(nats_url: str) -> None:
+    """They are more than the places for health, and the oldest of them gives way to each that comes."""
+    async with gateway(nats_url, http_max_connections=1) as running, AsyncExitStack() as held:
+        streams = [
+            await held.enter_async_context(connected(running.http.address))
+            for _ in range(1 + HEALTH_PLACES + 8)
+        ]
+        assert (await asked(running.http.address, HEALTH % b"/health")).startswith(b"HTTP/1.1 200 ")
+        assert await all_of(streams[1][0]) == b""
+
+
+async def test_a_connection_gives_its_place_back(nats_url: str) -> None:
+    async with gateway(nats_url, http_max_connections=1) as running:
+        for _ in range(3):
+            await until(lambda: value("penstock_http_connections") == 0)
+            line = await asked(running.http.address, HEALTH % b"/v1/models")
+            assert line.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_empty_host_turns_the_edge_off(nats_url: str) -> None:
@@ -287,3 +430,30 @@ async def test_with_a_client_ca_only_clients_with_a_certificate_of_it_come_in(
         assert await reaches(running.http.address, server, client)
         assert not await reaches(running.http.address, server)
         assert not await reaches(running.http.address, server, stranger)
+
+
+@needs_openssl
+async def test_a_connection_counts_before_its_handshake(nats_url: str, tmp_path: Path) -> None:
+    made = make_certificate(tmp_path)
+    tls = {"tls_cert": str(made.certificate), "tls_key": str(made.key)}
+    async with gateway(nats_url, http_max_connections=2, **tls) as running, AsyncExitStack() as held:
+        for _ in range(2):
+            await held.enter_async_context(connected(running.http.address))
+        context = ssl.create_default_context(cafile=str(made.certificate))
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(f"https://{running.http.address}", connector=connector) as client:
+            assert (await call(client, "/health")).status == 200
+            assert (await call(client, "/v1/models")).status == 429
+
+
+@needs_openssl
+async def test_a_handshake_that_does_not_come_is_given_up(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.http.listener.HEAD_TIMEOUT_S", 0.2)
+    made = make_certificate(tmp_path)
+    tls = {"tls_cert": str(made.certificate), "tls_key": str(made.key)}
+    async with gateway(nats_url, **tls) as running:
+        async with connected(running.http.address) as (reader, _):
+            assert await all_of(reader) == b""
+        await until(lambda: value("penstock_http_connections") == 0)

@@ -37,6 +37,8 @@ async def call(
 ) -> Reply:
     """`body` is sent as JSON, bytes as they are; underscores in the names of headers are hyphens."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
+    if body is not None:
+        named.setdefault("content-type", "application/json")
     data = body if body is None or isinstance(body, bytes) else json.dumps(body)
     async with client.request(
         method or ("GET" if body is None else "POST"), path, data=data, headers=named

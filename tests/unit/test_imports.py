@@ -153,6 +153,7 @@ GATEWAY_ORDER = (
     "scrape_targets",
     "request",
     "config",
+    "connection_places",
     "edge_certificate",
     "question",
     "keys",
@@ -170,8 +171,10 @@ GATEWAY_ORDER = (
     "__main__",
 )
 HTTP_ORDER = (
+    "listener",
     "fields",
     "completions",
+    "callers",
     "responses",
     "ask_pages",
     "pages",

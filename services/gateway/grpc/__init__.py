@@ -1,6 +1,6 @@
 """The gRPC edge.
 
 In reading order: `edge` has the calls that generate and `edge_text` the others, `edge_status` makes
-statuses of errors, `edge_reflection` tells what there is, `edge_messages` reads what every call sends,
-`edge_server` listens and drains.
+statuses of errors, `edge_reflection` tells what there is, `edge_intake` takes every call in and reads what
+it sends, `edge_server` listens and drains.
 """

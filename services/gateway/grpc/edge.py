@@ -13,6 +13,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.grpc.edge_status import abort_call
 from services.gateway.grpc.edge_text import TextEdge, call_authorization
 from services.gateway.request.choices import Choices
+from services.gateway.scope.arrival import arrived_s
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.client_cancels import ClientCancels
@@ -36,7 +37,7 @@ class InferenceEdge(TextEdge):
         self._client_cancels = client_cancels
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
-        arrived = RequestTimeline(request.client_sent_unix_us)
+        arrived = RequestTimeline(request.client_sent_unix_us, began_s=arrived_s())
         failed: PenstockError | None
         key: ApiKey | None = None
         try:
@@ -45,7 +46,7 @@ class InferenceEdge(TextEdge):
             sessions = CallSessions.open(self._ingress, key, choices, call_remaining_s=call.time_remaining())
         except PenstockError as error:
             self._ingress.count_refused(key, error)
-            await _refuse(arrived, error, call)
+            await refuse_request(arrived, error, call)
             failed = error
         else:
             call.add_done_callback(lambda _: sessions.end_call())  # type: ignore[arg-type]  # the stub is no callable
@@ -100,7 +101,7 @@ class _CallWriter:
             await self._call.write(event)
 
 
-async def _refuse(timeline: RequestTimeline, error: PenstockError, call: Call) -> None:
+async def refuse_request(timeline: RequestTimeline, error: PenstockError, call: Call) -> None:
     """A request that never became a session ends in one terminal event too."""
     outcome = record_refusal(error)
     timeline.mark_phase("admit")

@@ -10,14 +10,14 @@ import grpc.aio
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.asks.text_calls import TextCalls
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.grpc.edge import InferenceEdge
-from services.gateway.grpc.edge_messages import ReadMessages
+from services.gateway.grpc.edge_intake import INFERENCE, CallIntake, most_calls
 from services.gateway.grpc.edge_reflection import serve_reflection
+from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
@@ -25,7 +25,6 @@ from shared.roles import REQUIRED_ROLES
 
 log = structlog.get_logger()
 
-INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
 HEALTH_POLL_S = 0.1
 REST_POLL_S = 1.0
 """The same while it serves: who is lost is looked at at once, and one that drains has its time."""
@@ -34,12 +33,19 @@ CANCEL_TIMEOUT_S = 2.0
 MAX_EVENT_BYTES = 16 << 20
 """The largest event; max_buffered_tokens keeps them far below."""
 KEEPALIVE_MS = 5000
-KEEPALIVE_TIMEOUT_MS = 2000
-"""A client whose machine is gone is noticed within the two together, and its request cancelled."""
+KEEPALIVE_TIMEOUT_MS = 10_000
+"""A client whose machine is gone is noticed within the two together, and its request cancelled. One that is
+only busy, or that we were too busy to hear, keeps its calls: to answer within 2 s was too much to ask where
+thousands of calls begin at once."""
 MIN_CLIENT_PING_MS = 1000
+HANDSHAKE_TIMEOUT_MS = 10_000
+"""The longest time from the beginning of a connection until it has said in TLS and in HTTP/2 what it is."""
+IDLE_CONNECTION_MS = 300_000
+"""A connection without a call for so long is asked to go; clients' libraries connect again by themselves."""
 MAX_UNREAD_CALLS = 16_384
-"""The most calls that have come in and were not looked at yet, of all connections; what is more is cancelled
-without a word."""
+"""The most calls of a method that have come in and were not looked at yet, of all connections; more are
+cancelled without a word. One connection never has more than `most_calls` open: its client's library holds
+back the rest, which costs nothing here and ends by its own deadline."""
 UNREAD_CALL_S = 60
 """The longest time for which a call may not be looked at."""
 
@@ -48,6 +54,7 @@ class EdgeServer:
     def __init__(
         self,
         edge: InferenceEdge,
+        ingress: Ingress,
         registry: SessionRegistry,
         text_calls: TextCalls,
         fleet: FleetView,
@@ -58,7 +65,7 @@ class EdgeServer:
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
-        self._server = grpc.aio.server(options=_options(config), interceptors=[ReadMessages()])
+        self._server = grpc.aio.server(options=_options(config), interceptors=[CallIntake(ingress, config)])
         self._certificate = EdgeCertificate.of(config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -141,6 +148,12 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         ("grpc.server.max_pending_requests", MAX_UNREAD_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", MAX_UNREAD_CALLS),
         ("grpc.server_max_unrequested_time_in_server", UNREAD_CALL_S),
+        ("grpc.max_concurrent_streams", most_calls(config)),
+        # Else calls that have ended and are not forgotten yet count too: new ones are refused without a word.
+        ("grpc.http.overload_protection", 0),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+        ("grpc.http2.settings_timeout", HANDSHAKE_TIMEOUT_MS),
+        ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MS),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),

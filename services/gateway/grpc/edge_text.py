@@ -14,6 +14,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.fleet.served_models import ServedModel
 from services.gateway.grpc.edge_status import abort_call
 from services.gateway.request.prompt_passages import retrieved_passage
+from services.gateway.scope.arrival import arrived_s
 from services.gateway.scope.budget import answerable_s
 from services.gateway.session.ingress import Ingress
 from shared.deadline import Deadline
@@ -148,7 +149,7 @@ class TextEdge(rpc.InferenceServicer):
     def _deadline(self, remaining_s: float | None) -> Deadline:
         """`remaining_s` is that of the call, None where it has no deadline."""
         if remaining_s is None:
-            return Deadline.after(self._config.default_text_deadline_s)
+            return Deadline(arrived_s() + self._config.default_text_deadline_s)
         return Deadline.after(answerable_s(remaining_s))
 
 

@@ -13,6 +13,7 @@ from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.http.fields.penstock_options import FIELD, read_penstock_options
 from services.gateway.request.request import MAX_DEADLINE_MS
+from services.gateway.scope.arrival import arrived_s
 from services.gateway.session.ingress import Ingress
 from shared.deadline import Deadline
 from shared.errors import PenstockError
@@ -42,8 +43,8 @@ class AskPages:
     def _deadline(self, body: JsonFields, headers: Mapping[str, str]) -> Deadline:
         deadline_ms = read_penstock_options(body, headers).fields.get("deadline_ms")
         if deadline_ms is None:
-            return Deadline.after(self._config.default_text_deadline_s)
+            return Deadline(arrived_s() + self._config.default_text_deadline_s)
         if not 1 <= deadline_ms <= MAX_DEADLINE_MS:
             problem = f"is {deadline_ms}: send milliseconds from 1 to {MAX_DEADLINE_MS}"
             raise WrongField(f"{FIELD}.deadline_ms", problem)
-        return Deadline.after(deadline_ms / 1000)
+        return Deadline(arrived_s() + deadline_ms / 1000)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import structlog
 from aiohttp import web
@@ -18,6 +19,7 @@ from services.gateway.asks.token_bytes_cache import TokenBytesCache
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.http.completion_calls import CompletionCalls
+from services.gateway.http.listener import Listener, Place
 from services.gateway.http.pages import Pages
 from services.gateway.http.rerank_pages import RerankPages
 from services.gateway.http.router import HttpRouter
@@ -26,7 +28,6 @@ from services.gateway.http.vector_store_pages import VectorStorePages
 from services.gateway.session.client_cancels import ClientCancels
 from services.gateway.session.ingress import Ingress
 from shared.errors import Unavailable
-from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
@@ -34,13 +35,12 @@ MAX_LINE_BYTES = 8190
 MAX_HEADER_BYTES = 8190
 """The largest header."""
 MAX_HEADERS = 64
-HEAD_TIMEOUT_S = 10.0
-"""The longest time for the head of a connection's first request, from the beginning of the connection on."""
 KEEPALIVE_S = 75.0
 """The longest time until the head of the next request: more than most proxies keep a connection, so that they
 close it and not we."""
+LINGER_S = 2.0
+"""The longest time for the rest of a body that nobody wants any more, so that its client hears why."""
 STOP_GRACE_S = 0.5
-BACKLOG = 1024
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -51,7 +51,11 @@ def _is_ours(record: logging.LogRecord) -> bool:
 _library_log = logging.getLogger("penstock.http")
 _library_log.addFilter(_is_ours)
 
-Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+class Respond(Protocol):
+    """Answers a request; `for_health`: on a connection where only pages of health are answered."""
+
+    def __call__(self, request: web.BaseRequest, *, for_health: bool) -> Awaitable[web.StreamResponse]: ...
 
 
 class HttpServer:
@@ -61,7 +65,7 @@ class HttpServer:
         self._respond = respond
         self._config = config
         self._certificate = EdgeCertificate.of(config)
-        self._runner: web.ServerRunner | None = None
+        self._connections: _Connections | None = None
         self.address = ""
 
     @classmethod
@@ -88,47 +92,35 @@ class HttpServer:
         host, port = self._config.http_host, self._config.http_port
         if not host:
             return
-        connections = _Connections(self._respond, self._config)
-        self._runner = web.ServerRunner(connections, handle_signals=False, shutdown_timeout=STOP_GRACE_S)
-        await self._runner.setup()
         tls = None if self._certificate is None else self._certificate.ssl_context()
-        site = web.TCPSite(
-            self._runner,
-            host,
-            port,
-            ssl_context=tls,
-            backlog=BACKLOG,
-            reuse_address=True,
-            reuse_port=self._config.share_ports,
-        )
+        connections = _Connections(self._respond, self._config, tls)
         try:
-            await site.start()
+            self.address = await connections.listener.listen(host, port, shared=self._config.share_ports)
         except OSError as error:
             raise Unavailable(f"cannot listen on {host}:{port}: free it or set another http_port") from error
-        named = f"[{host}]" if ":" in host else host
-        self.address = f"{named}:{self._runner.addresses[0][1]}"
+        self._connections = connections
         log.info("http_listening", http=self.address, tls=tls is not None)
         if self._config.api_keys and tls is None and not is_loopback(host):
             log.warning("api_keys_in_clear", help="keys can be read on their way; set tls_cert and tls_key")
 
     async def leave_port(self) -> None:
         """Listen no more; a connection is closed when it has no request, or its last one is answered."""
-        if self._runner is None or self._runner.server is None:
-            return
-        for site in list(self._runner.sites):
-            await site.stop()
-        self._runner.server.pre_shutdown()
+        if self._connections is not None:
+            await self._connections.listener.stop()
+            self._connections.pre_shutdown()
 
     async def stop(self) -> None:
         """Close every connection; bounded."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._connections is not None:
+            await self._connections.listener.close()
+            self._connections.pre_shutdown()
+            await self._connections.shutdown(STOP_GRACE_S)
 
 
 class _Connections(web.Server):
-    """The open connections; one beyond the limit, or one that sends no request in time, is closed."""
+    """The open connections, each in its place."""
 
-    def __init__(self, respond: Respond, config: GatewayConfig) -> None:
+    def __init__(self, respond: Respond, config: GatewayConfig, tls: ssl.SSLContext | None) -> None:
         super().__init__(
             self._on_request,
             request_factory=partial(_bounded_request, config.max_request_bytes),
@@ -139,34 +131,30 @@ class _Connections(web.Server):
             max_field_size=MAX_HEADER_BYTES,
             max_headers=MAX_HEADERS,
             keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGER_S,
         )
         self._to = respond
-        self._max_connections = config.http_max_connections
-        self._silent: dict[Any, asyncio.TimerHandle] = {}
-
-    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        metrics.HTTP_CONNECTIONS.inc()
-        if len(self.connections) > self._max_connections:
-            transport.abort()
-            return
-        loop = asyncio.get_running_loop()
-        self._silent[transport] = loop.call_later(HEAD_TIMEOUT_S, transport.abort)
+        self._places: dict[Any, Place] = {}
+        self.listener = Listener(self._protocol, config.http_max_connections, tls)
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
-        if (transport := handler.transport) is not None:
-            self._heard(transport)
+        self.listener.release(self._places.pop(handler))
         super().connection_lost(handler, exc)
-        metrics.HTTP_CONNECTIONS.dec()
+
+    def _protocol(self, place: Place) -> asyncio.Protocol:
+        handler = self()
+        self._places[handler] = place
+        return handler
 
     async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._heard(request.transport)
-        return await self._to(request)
-
-    def _heard(self, transport: asyncio.BaseTransport | None) -> None:
-        timer = self._silent.pop(transport, None)
-        if timer is not None:
-            timer.cancel()
+        place = self._places.get(request.protocol)
+        if place is None:  # lost since its head came: nobody hears the answer
+            return await self._to(request, for_health=False)
+        place.heard()
+        response = await self._to(request, for_health=place.for_health)
+        if place.for_health:
+            request.protocol.close()
+        return response
 
 
 def _bounded_request(

@@ -23,8 +23,10 @@ def answerable_s(call_remaining_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`first_token` is never later than `total`; `first_token_s` is its length, of which hops get shares.
+    """`first_token` is never later than `total`; `first_token_s` is what was left until
+    then when it was admitted, of which hops get shares.
 
+    `arrived_s` is when its call came, on the monotonic clock: it counts from then.
     `inter_token_s` is how long tokens may be awaited after the last ones, None: as long as `total` lasts.
     """
 
@@ -32,6 +34,7 @@ class Budget:
     total: Deadline
     first_token_s: float
     inter_token_s: float | None = None
+    arrived_s: float | None = None
 
     def next_token(self, last_token_s: float) -> Deadline:
         """Return the deadline of the tokens after those that came at `last_token_s`.
@@ -50,22 +53,31 @@ class Budget:
         config: GatewayConfig,
         call_remaining_s: float | None,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        arrived_s: float | None = None,
     ) -> Budget:
-        """The earliest of what the request, the call (None: no gRPC deadline) and the defaults say."""
+        """The earliest of what the request, the call (None: no gRPC deadline) and the defaults say.
+
+        What a gRPC call has left has been counted from its arrival by gRPC; all else counts from `arrived_s`,
+        None: from now.
+        """
+        now_s = clock.monotonic_s()
+        began_s = now_s if arrived_s is None else arrived_s
         ends_s = []
         if request.deadline_ms is not None:
-            ends_s.append(request.deadline_ms / 1000)
+            ends_s.append(began_s + request.deadline_ms / 1000)
         if call_remaining_s is not None:
-            ends_s.append(answerable_s(call_remaining_s))
-        total_s = min(ends_s, default=config.default_deadline_s)
+            ends_s.append(now_s + answerable_s(call_remaining_s))
+        total_end_s = min(ends_s, default=began_s + config.default_deadline_s)
         first_token_s = config.default_ttft_deadline_s
         if request.ttft_deadline_ms is not None:
             first_token_s = request.ttft_deadline_ms / 1000
-        first_token_s = min(first_token_s, total_s)
+        first_token_end_s = min(began_s + first_token_s, total_end_s)
         inter_token_ms = request.inter_token_deadline_ms
         return cls(
-            Deadline.after(first_token_s, clock),
-            Deadline.after(total_s, clock),
-            first_token_s,
+            Deadline(first_token_end_s),
+            Deadline(total_end_s),
+            max(0.0, first_token_end_s - now_s),
             None if inter_token_ms is None else inter_token_ms / 1000,
+            began_s,
         )

@@ -29,9 +29,12 @@ DECODE_PARTS = ("kv.transfer", "decode.queue")
 class RequestTimeline:
     """Turns what happens, and the marks measured elsewhere, into phases that partition the request."""
 
-    def __init__(self, client_sent_unix_us: int, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._timeline = Timeline(clock)
-        self._client_us = _client_us(client_sent_unix_us, clock.unix_us())
+    def __init__(
+        self, client_sent_unix_us: int, clock: Clock = SYSTEM_CLOCK, *, began_s: float | None = None
+    ) -> None:
+        """`began_s` is when the call came, on the monotonic clock; None: now."""
+        self._timeline = Timeline(clock, began_s)
+        self._client_us = _client_us(client_sent_unix_us, clock.unix_us() - self._timeline.elapsed_us())
         self._marks: Counter[str] = Counter()
         self._seen: set[str] = set()
         self._streaming = False

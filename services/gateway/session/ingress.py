@@ -14,6 +14,7 @@ from services.gateway.keys.key_gate import NOBODY, KeyGate
 from services.gateway.keys.rate_limits import Allowance, LimitReached
 from services.gateway.request.choices import Choices
 from services.gateway.request.request import Request, validate_request
+from services.gateway.scope.arrival import arrived_s
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import count_outcome
@@ -89,7 +90,12 @@ class Ingress:
             valid = self._read(prompt, key, cache_salt)
             self._registry.check_size(valid)
             requests += choices.share(prompt, valid, _draw_seed)
-        budgets = [Budget.of(request, self._config, call_remaining_s) for request in requests]
+        came_s = arrived_s()
+        budgets = [
+            Budget.of(request, self._config, call_remaining_s, arrived_s=came_s) for request in requests
+        ]
+        for budget in budgets:
+            budget.total.check("gateway")  # it may have passed while the body came
         allowances: list[Allowance] = []
         try:
             for request in requests:

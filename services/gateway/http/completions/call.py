@@ -9,17 +9,31 @@ from typing import Any
 
 from aiohttp import web
 
-from services.gateway.http.completions.error_object import FieldNames, SlowBody, error_object
+from services.gateway.http.completions.error_object import (
+    FieldNames,
+    SlowBody,
+    WrongContentType,
+    error_object,
+)
 from services.gateway.http.fields.json_body import read_json_body
 from services.gateway.http.fields.json_fields import JsonFields
 from shared.errors import InvalidRequest, PenstockError, TooLarge
 
 BODY_TIMEOUT_S = 30.0
 """The longest time for the whole body of a request, from its headers on."""
+BODY_GRACE_S = 5.0
+MIN_BODY_BYTES_PER_S = 1024
+"""After the grace a body that has come more slowly is given up: who holds a connection sends."""
 FLUSH_TIMEOUT_S = 10.0
 """The longest time for the end of an answer, when nothing but its client is waited for."""
+MAX_SHOWN_CHARS = 80
 JSON = "application/json"
 EVENTS = "text/event-stream"
+
+
+def body_time_s(come_bytes: int) -> float:
+    """Return how long a body of which so much has come may have taken until more comes."""
+    return min(BODY_TIMEOUT_S, BODY_GRACE_S + come_bytes / MIN_BODY_BYTES_PER_S)
 
 
 class HttpCall:
@@ -42,23 +56,45 @@ class HttpCall:
         return self._request.headers.getall("Authorization", [])
 
     async def read_json(self) -> JsonFields:
-        """Raises TooLarge, SlowBody, or InvalidRequest for what is no JSON object."""
+        """Raises WrongContentType, TooLarge, SlowBody, or InvalidRequest for what is no JSON object."""
+        self._check_content_type()
         return read_json_body(await self._read_body())
 
     async def _read_body(self) -> bytes:
         if (self._request.content_length or 0) > self._max_body_bytes:
             raise self._too_large()
+        if self._request.headers.get("Expect", "").lower() == "100-continue":
+            await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        began_s, body = asyncio.get_running_loop().time(), bytearray()
+        while part := await self._read_part(began_s, len(body)):
+            body += part
+            if len(body) > self._max_body_bytes:
+                raise self._too_large()
+        return bytes(body)
+
+    async def _read_part(self, began_s: float, come_bytes: int) -> bytes:
+        """Return what has come of the body since the last part, empty at its end. Raises SlowBody where
+        nothing comes in the time that `come_bytes` have earned."""
+        allowed_s = body_time_s(come_bytes)
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                if self._request.headers.get("Expect", "").lower() == "100-continue":
-                    await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                return await self._request.read()
+            async with asyncio.timeout_at(began_s + allowed_s):
+                return await self._request.content.readany()
         except TimeoutError as error:
-            raise SlowBody(f"the body did not come within {BODY_TIMEOUT_S:.0f} s: send it faster") from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise self._too_large() from error
+            raise SlowBody(
+                f"of the body {come_bytes} bytes came in {allowed_s:.1f} s: send all of it within "
+                f"{BODY_TIMEOUT_S:g} s, and at least {MIN_BODY_BYTES_PER_S} bytes a second"
+            ) from error
         except web.RequestPayloadError as error:
             raise InvalidRequest("the body came broken: send it again") from error
+
+    def _check_content_type(self) -> None:
+        """Only what says that it is JSON is: a page of a stranger can send any other type unasked."""
+        kind = self._request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
+            shown = repr(kind[:MAX_SHOWN_CHARS]) if kind else "missing"
+            raise WrongContentType(
+                f"the content type is {shown}: send {JSON} (`curl --json`, or -H 'content-type: {JSON}')"
+            )
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body has more than {self._max_body_bytes} bytes: send less")

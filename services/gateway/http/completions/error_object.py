@@ -35,6 +35,18 @@ class SlowBody(PenstockError):
     code = "request_timeout"
 
 
+class WrongContentType(InvalidRequest):
+    """What came does not say that it is JSON."""
+
+    code = "unsupported_media_type"
+
+
+class ForeignCaller(PenstockError):
+    """A web page asked that may not, or the host was called by a name that is not its own."""
+
+    code = "forbidden"
+
+
 class NoSuchPath(NotFound):
     """The path is none of ours."""
 
@@ -61,6 +73,8 @@ _KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
     (NoSuchCorpus, 404, "invalid_request_error", "corpus_not_found"),
     (NotFound, 404, "invalid_request_error", "model_not_found"),
     (ContextExceeded, 400, "invalid_request_error", "context_length_exceeded"),
+    (WrongContentType, 415, "invalid_request_error", "unsupported_media_type"),
+    (ForeignCaller, 403, "permission_error", "forbidden"),
     (WrongMethod, 405, "invalid_request_error", "method_not_allowed"),
     (InvalidRequest, 400, "invalid_request_error", "invalid_value"),
     (SlowBody, 408, "invalid_request_error", "request_timeout"),

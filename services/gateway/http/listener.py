@@ -1,0 +1,188 @@
+"""Accept connections and count each from then on: one that only begins, in TCP or in TLS, takes a place too.
+
+Beyond the places of clients there are a few that lead to health and metrics alone, so that a gateway whose
+clients' places are taken, by whomever, still says how it is. Of those, the one that has said nothing for the
+longest makes room for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+
+import structlog
+
+from services.gateway.tasks import Tasks
+from shared.telemetry import metrics
+
+log = structlog.get_logger()
+
+HEAD_TIMEOUT_S = 10.0
+"""The longest time for TLS and the head of a connection's first request, from accept on."""
+HEALTH_PLACES = 32
+"""The connections beyond `http_max_connections`, for pages of health alone."""
+HEALTH_HEAD_TIMEOUT_S = 2.0
+"""The same as `HEAD_TIMEOUT_S` for those."""
+BACKLOG = 1024
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+NO_ROOM_PAUSE_S = 0.2
+"""A machine that has no descriptor or no memory for a connection is asked again after so long."""
+STOP_TIMEOUT_S = 0.5
+
+
+class Place:
+    """One connection, from accept to its end. `for_health`: it is beyond those that clients may have."""
+
+    def __init__(self, *, for_health: bool) -> None:
+        self.for_health = for_health
+        self.transport: asyncio.Transport | None = None
+        self._beginning: asyncio.Task[None] | None = None
+        self._silence: asyncio.TimerHandle | None = None
+
+    def begin(self, beginning: asyncio.Task[None], head_timeout_s: float) -> None:
+        self._beginning = beginning
+        self._silence = asyncio.get_running_loop().call_later(head_timeout_s, self.abort)
+
+    def heard(self) -> None:
+        """The head of a request has come: from now on its pages say how long it may stay."""
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    @property
+    def silent(self) -> bool:
+        return self._silence is not None
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+        elif self._beginning is not None:
+            self._beginning.cancel()
+
+
+class Listener:
+    """`protocol_of` makes what serves a connection; it calls `release` with its place at the end."""
+
+    def __init__(
+        self,
+        protocol_of: Callable[[Place], asyncio.Protocol],
+        max_connections: int,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._protocol_of = protocol_of
+        self._max_connections = max_connections
+        self._tls = tls
+        self._places: dict[Place, None] = {}
+        self._tasks = Tasks()
+        self._accepting: list[asyncio.Task[None]] = []
+        self._sockets: list[socket.socket] = []
+
+    async def listen(self, host: str, port: int, *, shared: bool) -> str:
+        """Return the HOST:PORT where it listens now. Raises OSError when the address cannot be had."""
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        try:
+            for family, *_, address in dict.fromkeys(found):
+                self._sockets.append(_listening(family, address, shared=shared))
+        except OSError:
+            self._close_sockets()
+            raise
+        for each in self._sockets:
+            self._accepting.append(self._tasks.start("http-accept", self._accept(each)))
+        named = f"[{host}]" if ":" in host else host
+        return f"{named}:{self._sockets[0].getsockname()[1]}"
+
+    def release(self, place: Place) -> None:
+        """Its connection has ended."""
+        place.heard()
+        if place in self._places:
+            del self._places[place]
+            metrics.HTTP_CONNECTIONS.dec()
+
+    async def stop(self) -> None:
+        """Accept no more; connections go on."""
+        for task in self._accepting:
+            task.cancel()
+        if self._accepting:
+            await asyncio.wait(self._accepting, timeout=STOP_TIMEOUT_S)
+        self._accepting.clear()
+        self._close_sockets()
+
+    async def close(self) -> None:
+        """Accept no more, and give up what has only begun; bounded."""
+        await self.stop()
+        await self._tasks.finish(0.0)
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets:
+            each.close()
+        self._sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError as error:  # that of a client who is gone already included
+                if error.errno in NO_ROOM:
+                    log.warning("connection_not_accepted", error=error.strerror)
+                    await asyncio.sleep(NO_ROOM_PAUSE_S)
+                continue
+            self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        place = Place(for_health=len(self._places) >= self._max_connections)
+        if len(self._places) >= self._max_connections + HEALTH_PLACES and not self._make_room():
+            connection.close()
+            return
+        self._places[place] = None
+        metrics.HTTP_CONNECTIONS.inc()
+        timeout_s = HEALTH_HEAD_TIMEOUT_S if place.for_health else HEAD_TIMEOUT_S
+        place.begin(self._tasks.start("http-connection", self._begin(connection, place)), timeout_s)
+
+    def _make_room(self) -> bool:
+        """Give up the connection that has waited the longest among those that are for health alone."""
+        found = next((place for place in self._places if place.for_health and place.silent), None)
+        if found is None:
+            return False
+        found.abort()
+        self.release(found)
+        return True
+
+    async def _begin(self, connection: socket.socket, place: Place) -> None:
+        try:
+            connection.setblocking(False)
+            timeout_s = None if self._tls is None else HEAD_TIMEOUT_S
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._protocol_of(place),
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=timeout_s,
+            )
+            place.transport = transport
+        except (OSError, asyncio.CancelledError) as error:  # an ssl.SSLError is an OSError
+            connection.close()
+            self.release(place)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+
+def _listening(family: int, address: tuple[object, ...], *, shared: bool) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.setblocking(False)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made

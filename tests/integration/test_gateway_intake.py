@@ -1,0 +1,202 @@
+"""What the gRPC edge takes in: how many calls and connections, for how long, and what the rest hears."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from protos.penstock.v1 import inference_pb2 as pb
+from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.grpc import edge_intake, edge_server
+from services.gateway.grpc.edge_intake import GENERATE
+from tests.integration.gateway_peers import Running, ask, fleet, gateway
+from tests.support.wait import until
+
+TIMEOUT_S = 60
+OWN_POOL = (("grpc.use_local_subchannel_pool", 1),)
+"""Each channel has a connection of its own: gRPC shares those of channels that look alike."""
+
+
+@asynccontextmanager
+async def channels(running: Running, count: int) -> AsyncIterator[list[grpc.aio.Channel]]:
+    async with AsyncExitStack() as held:
+        made = [
+            await held.enter_async_context(
+                grpc.aio.insecure_channel(running.server.address, options=OWN_POOL)
+            )
+            for _ in range(count)
+        ]
+        await asyncio.gather(*(channel.channel_ready() for channel in made))
+        yield made
+
+
+async def ending(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError:
+    """How a request on it fails."""
+    try:
+        async for _ in rpc.InferenceStub(channel).Generate(ask(), timeout=TIMEOUT_S):
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error
+    raise AssertionError("the request finished")
+
+
+def retry_ms(error: grpc.aio.AioRpcError) -> int:
+    """When it may come back, 0 where the status does not say."""
+    metadata: Any = error.trailing_metadata()  # the stubs have it wrong
+    for name, packed in metadata or ():
+        if name == "grpc-status-details-bin":
+            retry = RetryInfo()
+            assert Status.FromString(packed).details[0].Unpack(retry)
+            return retry.retry_delay.ToMilliseconds()
+    return 0
+
+
+async def test_calls_beyond_what_may_wait_unread_hear_when_to_come_back(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many more calls come at once than gRPC would keep for us, and none ends without a word of ours."""
+    monkeypatch.setattr(edge_server, "MAX_UNREAD_CALLS", 100)
+    monkeypatch.setattr(edge_intake, "MAX_CALLS_BEFORE_ADMISSION", 20)
+    async with (
+        fleet(nats_url) as peers,
+        gateway(nats_url, max_sessions=1, max_text_calls=1) as running,
+        channels(running, 4) as made,
+    ):
+        await running.knows("decode", 1)
+        live = asyncio.create_task(ending(made[0]))
+        await peers.placed()
+        errors = await asyncio.gather(*(ending(made[number % 4]) for number in range(1000)))
+        live.cancel()
+        await asyncio.wait([live])
+    assert Counter(error.code().name for error in errors) == {"RESOURCE_EXHAUSTED": 1000}
+    assert all(retry_ms(error) > 0 for error in errors)
+
+
+async def unsent(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+    """A request whose message does not come."""
+    begun: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(GENERATE)(timeout=TIMEOUT_S)
+    await begun.wait_for_connection()
+    return begun
+
+
+async def how_it_ends(call: grpc.aio.StreamStreamCall[bytes, bytes]) -> grpc.StatusCode:
+    """Its status, which comes behind its events."""
+    with suppress(grpc.aio.AioRpcError):
+        async for _ in call:
+            pass
+    return await call.code()
+
+
+async def test_a_call_whose_message_does_not_come_ends(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_intake, "MESSAGE_TIMEOUT_S", 0.2)
+    async with gateway(nats_url) as running:
+        call = await unsent(running.channel)
+        assert await how_it_ends(call) is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert await call.details() == "gateway: the message did not come within 0.2 s: send it faster"
+
+
+async def test_calls_whose_message_does_not_come_are_bounded_and_health_is_not_among_them(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_intake, "MAX_CALLS_BEFORE_ADMISSION", 1)
+    async with (
+        gateway(nats_url, max_sessions=1, max_text_calls=1) as running,
+        channels(running, 2) as (held, other),
+    ):
+        calls = [await unsent(held) for _ in range(3)]
+        stub = rpc.InferenceStub(other)
+
+        async def refused() -> bool:
+            return not await answers(stub)
+
+        await until(refused)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.ListModels(pb.ListModelsRequest())
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert retry_ms(caught.value) > 0
+        health = await health_pb2_grpc.HealthStub(other).Check(health_pb2.HealthCheckRequest())
+        assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        calls[0].cancel()
+        await until(lambda: answers(stub))
+
+
+async def answers(stub: rpc.InferenceStub) -> bool:
+    with suppress(grpc.aio.AioRpcError):
+        await stub.ListModels(pb.ListModelsRequest())
+        return True
+    return False
+
+
+async def test_a_call_without_a_message_is_its_clients_error(nats_url: str) -> None:
+    async with gateway(nats_url) as running:
+        call = await unsent(running.channel)
+        await call.done_writing()
+        assert await how_it_ends(call) is grpc.StatusCode.INVALID_ARGUMENT
+        assert "no message" in (await call.details() or "")
+
+
+# ---- connections ------------------------------------------------------------------------------------------
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
+    """Wait for the other side to close the connection."""
+    async with asyncio.timeout(TIMEOUT_S):
+        with suppress(ConnectionResetError):
+            while await reader.read(4096):
+                pass
+    return True
+
+
+@asynccontextmanager
+async def silent(address: str) -> AsyncIterator[asyncio.StreamReader]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_a_connection_counts_from_accept_on(nats_url: str) -> None:
+    """It has said nothing, and the next is closed at once."""
+    async with (
+        gateway(nats_url, grpc_max_connections=1) as running,
+        silent(running.server.address) as first,
+        silent(running.server.address) as second,
+    ):
+        assert await closed(second)
+        assert not first.at_eof()
+
+
+async def test_a_connection_that_does_not_say_what_it_is_is_closed(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_server, "HANDSHAKE_TIMEOUT_MS", 200)
+    async with gateway(nats_url) as running, silent(running.server.address) as reader:
+        assert await closed(reader)
+
+
+async def test_a_connection_without_a_call_is_asked_to_go(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_server, "IDLE_CONNECTION_MS", 200)
+    async with gateway(nats_url) as running, channels(running, 1) as (channel,):
+        state = channel.get_state()
+        while state is grpc.ChannelConnectivity.READY:
+            await asyncio.wait_for(channel.wait_for_state_change(state), TIMEOUT_S)
+            state = channel.get_state()
+        assert await answers(rpc.InferenceStub(channel))  # it connects again by itself
