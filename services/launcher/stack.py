@@ -19,6 +19,7 @@ from services.launcher.ports import check_free, free_ports, hold_port
 from services.launcher.prober import Prober
 from services.launcher.start_watch import StartWatch
 from services.launcher.state import RunningInstance, StackState, StateDir, credentials_file
+from services.launcher.stopped_watch import StoppedWatch
 from shared.bus import Bus, Delivery
 from shared.bus.connection import without_password
 from shared.bus.credentials import load_credentials
@@ -196,17 +197,23 @@ class Stack:
     async def _watch(self) -> None:
         """Keep, until told to stop, stack.json true and the services alive. Raises what ends an instance for
         good."""
-        probing = asyncio.create_task(Prober(self._addresses).run(), name="prober")
+        gateways = [instance for instance in self._instances if instance.spec.role == "gateway"]
+        sharing = StoppedWatch(gateways if self._options.share_ports else ())
+        watches = (
+            asyncio.create_task(Prober(self._addresses).run(), name="prober"),
+            asyncio.create_task(sharing.run(), name="stopped-watch"),
+        )
         try:
             while not self.stop.is_set():
                 await self._tick(WATCH_POLL_S)
                 for instance in self._instances:
                     self._check_ready(instance, loading=set())
                 self._state.write(self._description())
-                if probing.done():
-                    probing.result()
+                for watch in watches:
+                    if watch.done():
+                        watch.result()
         finally:
-            await cancel_until_done(probing)
+            await cancel_until_done(*watches)
 
     def _addresses(self) -> list[tuple[Instance, str]]:
         """Return where each running process serves /live, unless its heartbeats say that it lives."""

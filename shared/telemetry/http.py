@@ -20,6 +20,7 @@ MAX_REQUEST_BYTES = 8192
 REQUEST_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 MAX_CONNECTIONS = 32
+"""The most open connections. Of more the one that has been silent for the longest is closed."""
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 METHODS = (b"GET", b"HEAD")
@@ -51,6 +52,8 @@ class TelemetryServer:
         self._loop: asyncio.AbstractEventLoop
         self._closing: asyncio.Event
         self._open: set[asyncio.StreamWriter] = set()
+        self._silent: dict[asyncio.StreamWriter, None] = {}
+        """Those whose request has not come yet, the oldest first."""
         self.address = ""
         """host:port once started."""
 
@@ -92,9 +95,15 @@ class TelemetryServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
+        self._silent[writer] = None
+        if len(self._open) > MAX_CONNECTIONS:
+            oldest = next(iter(self._silent))
+            oldest.transport.abort()
+            self._forget(oldest)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 method, (status, content_type, body) = await self._answer(reader)
+                self._silent.pop(writer, None)
                 head = (
                     f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
                     f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -104,13 +113,15 @@ class TelemetryServer:
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             log.debug("telemetry_request_dropped", error=type(error).__name__)
         finally:
-            self._open.discard(writer)
+            self._forget(writer)
             writer.close()
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        self._open.discard(writer)
+        self._silent.pop(writer, None)
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[bytes, Page]:
         """The method, where there is one, and what to answer."""
-        if len(self._open) > MAX_CONNECTIONS:
-            return b"", ("503 Service Unavailable", TEXT, b"too many connections\n")
         try:
             request = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:

@@ -10,7 +10,7 @@ import re
 import socket
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 import structlog
@@ -227,3 +227,17 @@ async def test_a_client_that_sends_nothing_is_dropped(monkeypatch: pytest.Monkey
         assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
+
+
+async def test_clients_that_send_nothing_keep_nobody_from_health() -> None:
+    """They are more than the server takes, and the oldest of them gives way."""
+    async with serving() as address, AsyncExitStack() as held:
+        host, port = address.rsplit(":", 1)
+        silent = []
+        for _ in range(http.MAX_CONNECTIONS + 8):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            held.callback(writer.close)
+            silent.append(reader)
+        assert (await get(address, b"GET /live HTTP/1.1\r\n\r\n"))[0] == 200
+        with suppress(ConnectionResetError):
+            assert await silent[0].read() == b""
