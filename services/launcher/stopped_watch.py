@@ -16,8 +16,8 @@ from services.launcher.instance import Instance
 
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 4
-"""The looks in a row at which a process is found stopped and then ended: about a second, in which it may still
-go on. They are counted and not seconds, so that a launcher that was stopped too ends nobody."""
+"""The looks in a row at which a process is found stopped and then ended: about a second, in which it may
+still go on. They are counted and not seconds, so that a launcher that was stopped too ends nobody."""
 STOPPED = "T"
 
 

@@ -1,4 +1,4 @@
-"""How many files and connections this process may hold open: all that the machine lets it have."""
+"""Let this process hold as many files and connections open as the machine lets it have."""
 
 from __future__ import annotations
 

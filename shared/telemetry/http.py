@@ -53,7 +53,7 @@ class TelemetryServer:
         self._closing: asyncio.Event
         self._open: set[asyncio.StreamWriter] = set()
         self._silent: dict[asyncio.StreamWriter, None] = {}
-        """Those whose request has not come yet, the oldest first."""
+        """The connections whose request has not come yet, the oldest first."""
         self.address = ""
         """host:port once started."""
 

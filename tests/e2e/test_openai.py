@@ -357,7 +357,7 @@ async def test_curl_gets_whole_answers_and_streams(stack: Stack) -> None:
     async def ask(body: dict[str, Any]) -> str:
         command = [curl, "-sS", "--fail-with-body", f"http://{stack.http}/v1/completions"]
         process = await asyncio.create_subprocess_exec(
-            *command, "-d", json.dumps(body), stdout=asyncio.subprocess.PIPE
+            *command, "--json", json.dumps(body), stdout=asyncio.subprocess.PIPE
         )
         async with asyncio.timeout(CALL_TIMEOUT_S):
             output, _ = await process.communicate()
@@ -388,7 +388,7 @@ async def test_the_openai_clients_of_the_page_run_as_printed(stack: Stack) -> No
 
 async def test_the_search_that_the_page_prints_finds_what_it_asks_for(stack: Stack) -> None:
     page = (REPOSITORY / "services" / "retriever" / "README.md").read_text()
-    (asked,) = re.findall(r"curl http://127\.0\.0\.1:8000(/v1/vector_stores/\S+) -d '(.*)'", page)
+    (asked,) = re.findall(r"curl http://127\.0\.0\.1:8000(/v1/vector_stores/\S+) --json '(.*)'", page)
     async with http_client(stack.http) as client:
         reply = await call(client, asked[0], json.loads(asked[1]))
     assert reply.status == 200, reply.body

@@ -372,6 +372,17 @@ async def test_a_service_that_is_stopped_for_good_is_killed_and_started_again(
         assert (row["pid"] == before[1]["pid"]) == (row["metrics"] == before[1]["metrics"])
 
 
+async def test_a_gateway_that_is_stopped_leaves_the_ports_that_it_shares(start: Start) -> None:
+    up = start("--gateway", "2")
+    await up.until_ready()
+    before = [row["pid"] for row in up.stack()["instances"]]
+    os.kill(before[0], signal.SIGSTOP)
+    await until(lambda: up.stack()["instances"][0]["pid"] != before[0], timeout_s=TIMEOUT_S)
+    sentence = "penstock | gateway-0 hangs (it was stopped, and new connections wait for it); killing it"
+    assert sentence in up.stderr
+    assert [row["pid"] for row in up.stack()["instances"]][1:] == before[1:]
+
+
 async def test_a_killed_nats_server_comes_back_at_its_address(start: Start) -> None:
     up = start()
     await up.until_ready()

@@ -51,7 +51,7 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     def __init__(self, ingress: Ingress, config: GatewayConfig) -> None:
         self._ingress = ingress
         self._most = {True: most_calls(config), False: config.grpc_max_connections}
-        """How many calls of the contract are open at most, and how many others: health, reflection."""
+        """The most open calls of the contract, and of others: health, reflection."""
         self._open: Counter[bool] = Counter()
 
     async def intercept_service(

@@ -24,7 +24,7 @@ _PORT = re.compile(r":\d*$")
 
 
 class Callers:
-    """Who may call this edge: by the names that the host has here, and the origins of web pages."""
+    """Knows who may call this edge: by the names that the host has here, and the origins of web pages."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._origins = frozenset(config.http_cors_origins)

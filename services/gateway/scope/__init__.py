@@ -1,6 +1,6 @@
 """The state of one running request: its deadlines, its tokens, its end.
 
 In reading order: `session_state` and the `token_log` in it, `prompt_logprobs_buffer` for what is told of
-the prompt, `text_row` as text arrives and `response_buffer` where it waits for the client, `budget` and
-`request_timeline`, `outcome` as it ends, `report` and `live_counts` for operators.
+the prompt, `text_row` as text arrives and `response_buffer` where it waits for the client, `arrival`,
+`budget` and `request_timeline`, `outcome` as it ends, `report` and `live_counts` for operators.
 """

@@ -1,4 +1,4 @@
-"""When a call came: its deadlines count from then on, whatever stands between it and a request."""
+"""The moment a call came: its deadlines count from then on, whatever stands between it and a request."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ BODY_TIMEOUT_S = 30.0
 """The longest time for the whole body of a request, from its headers on."""
 BODY_GRACE_S = 5.0
 MIN_BODY_BYTES_PER_S = 1024
-"""After the grace a body that has come more slowly is given up: who holds a connection sends."""
+"""A body that has come more slowly after the grace is given up: who holds a connection sends."""
 FLUSH_TIMEOUT_S = 10.0
 """The longest time for the end of an answer, when nothing but its client is waited for."""
 MAX_SHOWN_CHARS = 80
@@ -88,7 +88,7 @@ class HttpCall:
             raise InvalidRequest("the body came broken: send it again") from error
 
     def _check_content_type(self) -> None:
-        """Only what says that it is JSON is: a page of a stranger can send any other type unasked."""
+        """Raise WrongContentType unless it says JSON: pages of strangers can send any other type."""
         kind = self._request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
             shown = repr(kind[:MAX_SHOWN_CHARS]) if kind else "missing"

@@ -36,7 +36,7 @@ class SlowBody(PenstockError):
 
 
 class WrongContentType(InvalidRequest):
-    """What came does not say that it is JSON."""
+    """The body is not said to be JSON."""
 
     code = "unsupported_media_type"
 
