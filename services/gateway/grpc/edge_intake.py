@@ -146,7 +146,7 @@ async def _sent(call: AnyCall) -> bytes:
         raise DeadlineExpired(
             f"the message did not come within {MESSAGE_TIMEOUT_S:g} s: send it faster", hop="gateway"
         ) from error
-    if raw is grpc.aio.EOF:
+    if raw is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
         raise InvalidRequest("the call has no message: send one")
     return bytes(raw)
 
