@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -17,8 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.gateway.grpc import edge_intake, edge_server
+from services.gateway.grpc import edge_intake, edge_server, wide_server
 from services.gateway.grpc.edge_intake import GENERATE
+from shared.tasks import cancel_until_done
 from tests.integration.gateway_peers import Running, ask, fleet, gateway
 from tests.support.wait import until
 
@@ -76,10 +78,46 @@ async def test_calls_beyond_what_may_wait_unread_hear_when_to_come_back(
         live = asyncio.create_task(ending(made[0]))
         await peers.placed()
         errors = await asyncio.gather(*(ending(made[number % 4]) for number in range(1000)))
-        live.cancel()
-        await asyncio.wait([live])
+        await cancel_until_done(live)
     assert Counter(error.code().name for error in errors) == {"RESOURCE_EXHAUSTED": 1000}
     assert all(retry_ms(error) > 0 for error in errors)
+
+
+async def turns_for(running: Running, calls: int) -> int:
+    """How many turns of the loop it takes to refuse so many calls, where each turn takes a while."""
+    turns = 0
+
+    async def be_busy() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            time.sleep(0.001)  # noqa: ASYNC251 - the work of others, for whose turns everything waits
+            await asyncio.sleep(0)
+
+    busy = asyncio.create_task(be_busy())
+    errors = await asyncio.gather(*(ending(running.channel) for _ in range(calls)))
+    await cancel_until_done(busy)
+    assert Counter(error.code().name for error in errors) == {"RESOURCE_EXHAUSTED": calls}
+    return turns
+
+
+async def test_a_busy_loop_takes_up_many_calls_in_a_turn(nats_url: str) -> None:
+    """A call is four events of gRPC and as many at its client, and the library hands on one in a turn."""
+    async with fleet(nats_url) as peers, gateway(nats_url, max_sessions=1) as running:
+        await running.knows("decode", 1)
+        live = asyncio.create_task(ending(running.channel))
+        await peers.placed()
+        assert await turns_for(running, 400) < 2 * 400
+        await cancel_until_done(live)
+
+
+async def test_a_library_with_other_names_inside_is_used_as_it_is(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wide_server, "_LEANED_ON", ("a_name_of_another_version",))
+    async with gateway(nats_url) as running:
+        assert await answers(rpc.InferenceStub(running.channel))
+    assert "grpc_intake_narrow" in capsys.readouterr().out
 
 
 async def unsent(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, bytes]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import grpc
-import grpc.aio
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -17,6 +15,7 @@ from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.grpc.edge import InferenceEdge
 from services.gateway.grpc.edge_intake import INFERENCE, CallIntake, most_calls
 from services.gateway.grpc.edge_reflection import serve_reflection
+from services.gateway.grpc.wide_server import wide_server
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
 from shared.bus.fleet import FleetView
@@ -65,7 +64,7 @@ class EdgeServer:
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
-        self._server = grpc.aio.server(options=_options(config), interceptors=[CallIntake(ingress, config)])
+        self._server = wide_server(_options(config), [CallIntake(ingress, config)])
         self._certificate = EdgeCertificate.of(config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
