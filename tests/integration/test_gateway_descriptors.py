@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.support.wait import until
 
 LIMIT = 260
 STRANGERS = 300
+LINES_PER_S = 20
+"""More than both doors say in a second in which they cannot accept."""
 MOST_LINES = 60
 """More than a gateway logs that starts, serves and drains; one that cannot accept logs thousands."""
 
@@ -82,6 +85,29 @@ async def test_strangers_at_both_doors_use_up_no_descriptor_that_it_needs(nats_u
         said = await last_words(child)
     assert b"Too many open files" not in said
     assert said.count(b"\n") < MOST_LINES
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="changes the limit of a process that runs")
+async def test_it_comes_back_when_descriptors_do_and_says_little_meanwhile(nats_url: str) -> None:
+    """Whoever else uses them up: here the limit falls to what is open."""
+    async with fleet(nats_url), limited(nats_url, "-n 2000") as child:
+        grpc_address = str((await event(child, "grpc_listening"))["grpc"])
+        http_address = str((await event(child, "http_listening"))["http"])
+        await event(child, "ready")
+        soft, hard = resource.prlimit(child.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(child.process.pid, resource.RLIMIT_NOFILE, (open_files(child), hard))
+        began_s = time.monotonic()
+        async with AsyncExitStack() as held:
+            for address in (grpc_address, http_address):
+                for _ in range(STRANGERS):
+                    await connect(address, held)
+            await event(child, "connection_not_accepted")
+        resource.prlimit(child.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        await until(lambda: answers(grpc_address))
+        assert await asyncio.to_thread(page, f"http://{http_address}/health") == "ok\n"
+        most = MOST_LINES + LINES_PER_S * (time.monotonic() - began_s)
+        child.process.send_signal(signal.SIGTERM)
+        assert (await last_words(child)).count(b"\n") < most
 
 
 async def test_a_service_raises_its_limit_to_all_that_it_may_have(nats_url: str) -> None:

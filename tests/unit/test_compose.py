@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from services.cli.fleet.secrets import FOLDERS
+from services.gateway.config import GatewayConfig
+from services.gateway.connection_places import fit_connections
 from services.launcher.role_settings import config_type
 from shared.config.settings import load_config
 from shared.roles import ROLES
@@ -79,6 +81,15 @@ def test_every_container_is_confined() -> None:
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_a_gateway_may_open_as_many_files_as_it_takes_connections() -> None:
+    limits = described()["services"]["gateway"]["ulimits"]["nofile"]
+    config = GatewayConfig(http_host="0.0.0.0")
+    assert fit_connections(config, limits["soft"]) is config
+    (unit,) = (COMPOSE / "systemd").iterdir()
+    (limit,) = re.findall(r"^LimitNOFILE=(\d+)$", unit.read_text(), re.MULTILINE)
+    assert fit_connections(config, int(limit)) is config
 
 
 def test_the_one_who_makes_the_secrets_writes_each_into_a_volume_of_its_own() -> None:

@@ -52,3 +52,22 @@ def test_the_next_token_is_due_its_time_after_the_last_or_at_the_end(
     clock = FakeClock(1000.0)
     budget = Budget.of(text_request(**fields), CONFIG, None, clock)
     assert round(budget.next_token(1004.0).at_s - 1000.0, 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "call_s", "expected"),
+    [
+        ({}, None, (47.0, 97.0)),
+        ({"deadline_ms": 10_000}, None, (7.0, 7.0)),
+        ({"ttft_deadline_ms": 3000}, None, (0.0, 97.0)),
+        ({"deadline_ms": 10_000}, 5.0, (4.9, 4.9)),  # gRPC has counted from the arrival on by itself
+    ],
+)
+def test_deadlines_count_from_the_arrival_of_the_call(
+    fields: dict[str, int], call_s: float | None, expected: tuple[float, float]
+) -> None:
+    clock = FakeClock(1000.0)
+    budget = Budget.of(text_request(**fields), CONFIG, call_s, clock, arrived_s=997.0)
+    assert seconds(budget, clock) == expected
+    assert budget.first_token_s == pytest.approx(expected[0])
+    assert budget.arrived_s == 997.0

@@ -121,3 +121,14 @@ def test_counts_are_not_phases() -> None:
     timeline.close_timeline()
     assert (timeline.counts["draft_proposed"], timeline.counts["draft_accepted"]) == (7, 2)
     assert not any(name.startswith("count:") for name, _ in durations(timeline))
+
+
+def test_a_timeline_begins_where_its_call_came_and_what_was_before_is_the_clients() -> None:
+    clock = FakeClock(1000.0)
+    timeline = RequestTimeline(clock.unix_us() - 2_500_000, clock, began_s=998.0)
+    timeline.mark_phase("admit")
+    assert [(phase.name, phase.duration_us) for phase in timeline.phases()] == [
+        ("client", 500_000),
+        ("admit", 2_000_000),
+    ]
+    assert timeline.total_us == 2_500_000
