@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from itertools import pairwise
@@ -139,4 +140,23 @@ async def test_constraints_that_leave_no_first_token_fail_the_request(
     assert (answer.outcome, answer.ends, list(answer.ids)) == ("failed", 1, [])
     assert answer.status is grpc.StatusCode.INVALID_ARGUMENT
     assert "leave no token to draw" in answer.details
+    await stack.until_idle()
+
+
+@pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
+async def test_a_grammar_that_becomes_too_complex_fails_its_own_request_by_name(
+    get_stack: GetStack, decode: int, drafts: bool, transport: str
+) -> None:
+    """One "{" begins each of a thousand objects at once."""
+    objects = [{"type": "object", "properties": {f"p{number}": {"const": 1}}} for number in range(1000)]
+    stack = get_stack(decode, drafts, transport)
+    async with connect(stack.grpc) as stub:
+        refused, beside = await asyncio.gather(
+            generate(stub, request(PROMPT, json_schema=json.dumps({"anyOf": objects}), seed=1)),
+            generate(stub, request(PROMPT, temperature=0.0, max_tokens=60)),
+        )
+    assert (refused.outcome, refused.ends) == ("failed", 1), stack.tail()
+    assert refused.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert "the grammar (json_schema) is too complex" in refused.details
+    assert beside.outcome == "finished"
     await stack.until_idle()
