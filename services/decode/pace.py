@@ -14,6 +14,8 @@ class DecodePace:
         self._prompt_rate = TokenRate(min(MEASURED_STEP_TOKENS, max_batch_tokens))
 
     def observe_step(self, result: StepResult) -> None:
+        if not result.batch_tokens:  # all waited for masks
+            return
         if result.num_decode:
             self._step_time.observe(result.step_us)
         if result.num_prefill_tokens == 0:
