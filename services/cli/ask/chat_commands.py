@@ -1,4 +1,4 @@
-"""What `/help` of a conversation lists, and the words of a line that begins with a slash."""
+"""The commands of a conversation, which begin with a slash, and their arguments."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from shared.files.atomic_write import SECRET_MODE, write_file
 
 MAX_ENTRIES = 1000
 MAX_ENTRY_CHARS = 1 << 16
-"""What is longer was pasted, and is not kept."""
+"""A longer entry was pasted, and is not kept."""
 MAX_HISTORY_BYTES = 8 << 20
 """A longer file is cut to its last entries when it is read."""
 STATE_VARIABLE = "XDG_STATE_HOME"

@@ -1,4 +1,4 @@
-"""What a person types into `penstock chat`, message by message.
+"""Read messages that a person types into `penstock chat`.
 
 A block between two lines of three quotation marks is one message, whatever it holds.
 """

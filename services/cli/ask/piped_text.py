@@ -11,7 +11,7 @@ from shared.errors import InvalidRequest, TooLarge
 MAX_PIPED_BYTES = 16 << 20
 """A gateway takes less, by its `max_request_bytes`; this bounds what is read before it is asked."""
 SILENT_S = 2.0
-"""After so long without a byte a person is told what is waited for."""
+"""The time without a byte until a person is told that a pipe is read."""
 NOTICE = "penstock ask: reading what is piped in; its end (Ctrl-D), or < /dev/null, sends the question alone"
 
 

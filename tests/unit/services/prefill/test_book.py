@@ -192,7 +192,7 @@ def test_a_job_of_an_impossible_share_is_refused() -> None:
 def test_a_worker_tells_of_the_tenants_with_the_longest_queues_where_there_are_several() -> None:
     jobs = book(max_queued=64)
     jobs.add(of(HEAVY, "one", tokens=30), 0.0)
-    assert len(jobs.tenant_queues) == 0
+    assert list(jobs.tenant_queues) == []
     jobs.add(of(HEAVY, "two", tokens=40), 0.0)
     for number in range(MAX_REPORTED_TENANTS):
         jobs.add(of(TenantShare(f"t{number}", weight=2), f"t{number}", tokens=10 + number), 0.0)
