@@ -20,6 +20,8 @@ from shared.bus import codec, subjects
 from shared.bus.connection import Connection, internal
 from shared.bus.credentials import Credentials
 from shared.bus.late_answers import LateAnswers
+from shared.bus.open_asks import OpenAsk
+from shared.bus.repeated_asks import RepeatedAsks
 from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
 from shared.errors import NoAnswer, PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Failure, Heartbeat, Message
@@ -42,6 +44,9 @@ class Delivery:
     sender: str = ""
 
 
+GoOn = Callable[[], Deadline | None]
+"""Asked when a deadline of an ask has passed: until when it is waited for on, None for no longer."""
+
 Receive = Callable[[Delivery], None]
 """Synchronous and never blocking; may raise a PenstockError (Overloaded: the mailbox is full)."""
 
@@ -51,7 +56,8 @@ class Bus:
         self._connection = connection
         self._sender = sender or subjects.NOBODY
         self._micro: MicroService | None = None
-        self._late_answers = LateAnswers(lambda: self.has_room, self._send_answer)
+        self._late_answers = LateAnswers(lambda: self.has_room, self._send_answer, self._forget_ask)
+        self._repeated_asks = RepeatedAsks()
         self.offsets = ClockOffsets()
         self.lost = connection.lost
         """Set when the server has closed the connection for good."""
@@ -70,6 +76,12 @@ class Bus:
     @property
     def connected(self) -> bool:
         return self._connection.connected
+
+    @property
+    def reconnects(self) -> int:
+        """Return how often the connection has been lost and made again: each time messages may have been
+        lost."""
+        return self._connection.reconnects
 
     @property
     def has_room(self) -> bool:
@@ -107,7 +119,15 @@ class Bus:
         self._connection.denials.check_subscribed(subject)
 
     def _deliver(self, receive: Receive, subject: str, reply: str, data: bytes) -> Awaitable[None] | None:
-        """The refusal that is to be sent, if the receiver does not take it."""
+        """Return what is to be sent: the refusal of a message that the receiver does not take, or the answer
+        that was given already to an ask that has come before."""
+        if reply:
+            if self._repeated_asks.is_open(reply):
+                metrics.DROPPED_MESSAGES.labels(reason="asked_again").inc()
+                return None
+            if (answered := self._repeated_asks.answer_of(reply)) is not None:
+                return self._answer_again(reply, answered)
+            self._repeated_asks.open(reply)
         try:
             envelope, message = codec.decode(data, reply)
             sender = _sender_of(subject, message)
@@ -123,6 +143,19 @@ class Bus:
             return self._refuse(subject, reply, internal(error))
         return None
 
+    async def _answer_again(self, reply: str, answered: bytes) -> None:
+        try:
+            if self.has_room:
+                await self._connection.publish(reply, answered)
+                return
+        except PenstockError as error:
+            log.warning("reply_failed", error=error.message)
+        metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
+
+    def _forget_ask(self, envelope: Envelope) -> None:
+        """Its answer is dropped: when it comes again it is done again."""
+        self._repeated_asks.forget(envelope.reply)
+
     async def _refuse(self, subject: str, reply: str, error: PenstockError) -> None:
         await self.answer(Envelope(reply=reply), error, hop=subjects.role_of_subject(subject))
 
@@ -132,16 +165,28 @@ class Bus:
         """Raises TooLarge over max_payload, Unavailable when too much already waits for a reconnection."""
         await self._send(self._subject(address, message), message, envelope)
 
-    async def ask(self, address: str, message: Message, envelope: Envelope, deadline: Deadline) -> Message:
+    async def ask(
+        self,
+        address: str,
+        message: Message,
+        envelope: Envelope,
+        deadline: Deadline,
+        go_on: GoOn | None = None,
+    ) -> Message:
         """The reply. Raises the typed error of a Failure, NoListener at once when nobody listens at
         `address`, NoAnswer at the deadline; each names the role asked.
+
+        It is sent again when it or its answer may have been lost: after a reconnection of ours or of whom it
+        is for, and at the deadline where `go_on` returns a later one. However often it comes, it is done
+        once.
         """
         hop = subjects.role_of_subject(address)
         deadline.check(hop)
+        data = codec.encode(message, envelope)
         try:
-            answer = await self._connection.request(
-                self._subject(address, message), codec.encode(message, envelope), deadline.remaining_s()
-            )
+            await self._connection.prepare_asks()
+            with self._connection.asks.opened(self._subject(address, message), data) as ask:
+                answer = await _answer_of(ask, deadline, go_on)
         except TimeoutError as error:
             raise NoAnswer(f"{address} gave no answer before the deadline", hop=hop) from error
         except Unavailable as error:
@@ -157,12 +202,18 @@ class Bus:
             raise reply.to_error()
         return reply
 
+    def ask_again(self, address: str) -> None:
+        """Send again what is asked at `address` now: it may have been missed there."""
+        self._connection.asks.ask_again(address)
+
     async def reply(self, envelope: Envelope, message: Message) -> None:
         """Answer the asker. Without a reply subject nothing is sent and the drop is counted."""
         if not envelope.reply:
             metrics.DROPPED_MESSAGES.labels(reason="no_reply_subject").inc()
             return
-        await self._send(envelope.reply, message, replace(envelope, reply=""))
+        data = codec.encode(message, replace(envelope, reply=""))
+        self._repeated_asks.answered(envelope.reply, data)
+        await self._connection.publish(envelope.reply, data)
 
     async def answer(self, envelope: Envelope, answer: Message | PenstockError, *, hop: str = "") -> None:
         """Reply where somebody waits, as nobody does for a broadcast; never raises, and never waits for room.
@@ -205,18 +256,18 @@ class Bus:
         """An envelope with the deadline in the clock of `origin`, a gateway instance."""
         deadline_us = NO_DEADLINE_US
         if deadline is not None:
-            deadline_us = max(1, deadline.to_unix_us(self.offsets.offset_us(origin)))
+            deadline_us = max(1, deadline.to_steady_us(self.offsets.offset_us(origin)))
         return Envelope(request_id, epoch, deadline_us, origin)
 
     def deadline_of(self, envelope: Envelope) -> Deadline | None:
         """The envelope's deadline on this process's clock; None when it carries none."""
         return self.deadline_at(envelope.deadline_us, envelope.origin)
 
-    def deadline_at(self, unix_us: int, origin: str) -> Deadline | None:
+    def deadline_at(self, steady_us: int, origin: str) -> Deadline | None:
         """A time in the clock of `origin` on this process's clock; None for NO_DEADLINE_US."""
-        if unix_us == NO_DEADLINE_US:
+        if steady_us == NO_DEADLINE_US:
             return None
-        return Deadline.from_unix_us(unix_us, self.offsets.offset_us(origin))
+        return Deadline.from_steady_us(steady_us, self.offsets.offset_us(origin))
 
     # ---- life -----------------------------------------------------------------------------------
 
@@ -234,6 +285,18 @@ class Bus:
         """Drain, then close; bounded."""
         await self._late_answers.close()
         await self._connection.close()
+
+
+async def _answer_of(ask: OpenAsk, deadline: Deadline, go_on: GoOn | None) -> bytes:
+    """Raises TimeoutError when it is not waited for any longer."""
+    while True:
+        try:
+            return await ask.answer(deadline.remaining_s())
+        except TimeoutError:
+            later = None if go_on is None else go_on()
+            if later is None or later.expired():
+                raise
+            deadline = later
 
 
 def _sender_of(subject: str, message: Message) -> str:

@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from shared.bus.credentials import Credentials
@@ -65,15 +64,6 @@ class BusClient(Client):
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
-
-    async def _init_request_sub(self) -> None:
-        await super()._init_request_sub()
-        answers = next(sub for sub in self._subs.values() if sub._cb == self._request_sub_callback)  # noqa: SLF001
-
-        def take_answer(subject: str, reply: str, data: bytes) -> Awaitable[None]:
-            return self._request_sub_callback(Msg(self, subject, reply, data))
-
-        self.hand_over(answers, take_answer)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and "tls" in self.options and not info.get("tls_required"):

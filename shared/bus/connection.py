@@ -20,8 +20,9 @@ import structlog
 from shared.bus.client import BusClient, is_refusal, login, refusal
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
+from shared.bus.open_asks import OpenAsks
 from shared.bus.subjects import answers
-from shared.errors import InternalError, NoListener, TooLarge, Unavailable
+from shared.errors import InternalError, TooLarge, Unavailable
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
 
@@ -47,6 +48,9 @@ class Connection:
         self.lost = asyncio.Event()
         """Set when the connection is closed for good without our asking (a protocol violation)."""
         self.denials = Denials(name)
+        self.asks = OpenAsks(self.client, self.publish)
+        self.reconnects = 0
+        self._answers = answers("")
         self._opened = False
         self._closing = False
         self._last_error: Exception | None = None
@@ -57,6 +61,7 @@ class Connection:
         """Raises Unavailable when no server answers within FIRST_CONNECT_S, at once when it refuses us or is
         not to be trusted."""
         self = cls(url, name)
+        self._answers = answers(credentials.user if credentials else "")
         try:
             await bounded(self.client.connect(**self._options(url, credentials)), FIRST_CONNECT_S)
         except (TimeoutError, nats.errors.Error, OSError, ValueError) as error:
@@ -77,7 +82,7 @@ class Connection:
             "servers": [url],
             "name": self.name,
             **login(url, credentials),
-            "inbox_prefix": answers(credentials.user if credentials else ""),
+            "inbox_prefix": self._answers,
             "error_cb": self._on_error,
             "disconnected_cb": self._on_disconnected,
             "reconnected_cb": self._on_reconnected,
@@ -137,11 +142,9 @@ class Connection:
         self.check_room(len(data))
         await self._guarded(self.client.publish(subject, data, reply=reply))
 
-    async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
-        """Raises TimeoutError at the timeout, NoListener at once when nobody listens there."""
-        self.check_room(len(data))
-        answer = await self._guarded(self.client.request(subject, data, timeout=timeout_s))
-        return bytes(answer.data)
+    async def prepare_asks(self) -> None:
+        """Listen for answers: `asks` opens none before."""
+        await self._guarded(self.asks.prepare(self._answers))
 
     async def _guarded(self, call: Awaitable[Any]) -> Any:
         task = asyncio.current_task()
@@ -150,8 +153,6 @@ class Connection:
             result = await call
         except TimeoutError:
             raise
-        except nats.errors.NoRespondersError as error:
-            raise NoListener("nobody listens there; it has stopped or has not started yet") from error
         except nats.errors.Error as error:
             raise Unavailable(f"NATS at {self.url} refused a message: {_sentence(error)}") from error
         if task and task.cancelling() > cancels:
@@ -213,6 +214,8 @@ class Connection:
     async def _on_reconnected(self) -> None:
         metrics.RECONNECTS.inc()
         log.info("bus_reconnected", connection=self.name, url=self.url)
+        self.reconnects += 1
+        self.asks.reconnected()
         for callback in self._reconnect_callbacks:
             try:
                 callback()

@@ -22,7 +22,7 @@ from shared.bus.fleet_state import (
     OnLost,
 )
 from shared.bus.own_lag import OwnLag
-from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.deadline import SYSTEM_CLOCK, Clock, ClockReading, Deadline
 from shared.errors import PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Heartbeat, HeartbeatRequest, Snapshot, SnapshotRequest
 from shared.roles import ROLES
@@ -77,6 +77,7 @@ class FleetView:
         """Instances appear as their heartbeats come in: they are asked for one now."""
         self._bus = bus
         self._state.origins = bus.offsets
+        self._state.on_reconnected = lambda role, instance: bus.ask_again(subjects.inbox(role, instance))
         for role in self._roles:
             await bus.serve(subjects.fleet(role, subjects.ANY), self._on_delivery)
         bus.on_reconnect(self._on_reconnect)
@@ -321,7 +322,14 @@ class HeartbeatPublisher:
 
     async def _send(self, beat: Heartbeat) -> None:
         try:
-            await self._bus.publish(self._subject, replace(beat, sent_unix_us=time.time_ns() // 1000))
+            now = ClockReading.now()
+            stamped = replace(
+                beat,
+                sent_unix_us=now.unix_us,
+                sent_steady_us=now.steady_us,
+                reconnects=self._bus.reconnects,
+            )
+            await self._bus.publish(self._subject, stamped)
         except PenstockError as error:
             log.warning("heartbeat_failed", error=error.message)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from shared.deadline import SYSTEM_CLOCK, Clock, ClockOffsets
+from shared.deadline import SYSTEM_CLOCK, Clock, ClockOffsets, ClockReading
 from shared.messages import Heartbeat, Snapshot, unpack_hashes
 from shared.roles import TARGET_ROLES
 from shared.telemetry import metrics
@@ -95,6 +95,8 @@ class FleetState:
         self._keeps_prefixes = keeps_prefixes
         self._views: dict[tuple[str, str], InstanceView] = {}
         self._on_lost: list[OnLost] = []
+        self.on_reconnected: Callable[[str, str], None] = lambda _role, _instance: None
+        """Called with (role, instance) when it has its connection again: what was sent to it may be lost."""
         self.offsets = ClockOffsets()
         """This clock minus that of every instance, for `skewed`."""
         self.origins = ClockOffsets()
@@ -141,20 +143,27 @@ class FleetState:
                 return None
             view = self._views[key] = InstanceView(beat, self._clock.monotonic_s())
             log.debug("fleet_joined", peer_role=beat.role, peer=beat.instance)
-        was_stalled, view.heartbeat = view.heartbeat.state == "stalled", beat
+        before, view.heartbeat = view.heartbeat, beat
         view.last_seen_s, view.excused_s = self._clock.monotonic_s(), 0.0
         view.next_s = min(MAX_NEXT_S, max(HEARTBEAT_S, beat.next_ms / 1e3))
         view.asked = view.suspect = False
-        self.offsets.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
-        if beat.role == "gateway":
-            self.origins.observe(beat.instance, beat.sent_unix_us, self._clock.unix_us())
-        metrics.CLOCK_SKEW.labels(origin=beat.instance).set(self.offsets.offset_us(beat.instance) / 1e6)
+        self._observe_clock(beat)
         if self._keeps_prefixes and beat.role in TARGET_ROLES:
             _apply_prefix_events(view, beat)
-        if beat.state == "stalled" and not was_stalled:
+        if beat.reconnects != before.reconnects:
+            self.on_reconnected(*key)
+        if beat.state == "stalled" and before.state != "stalled":
             log.warning("fleet_stalled", peer_role=key[0], peer=key[1], stalled_ms=beat.stalled_ms)
             self._notify_lost(key, "suspect")
         return view
+
+    def _observe_clock(self, beat: Heartbeat) -> None:
+        sent = ClockReading(beat.sent_unix_us, beat.sent_steady_us)
+        received = ClockReading.now(self._clock)
+        self.offsets.observe(beat.instance, sent, received)
+        if beat.role == "gateway":
+            self.origins.observe(beat.instance, sent, received)
+        metrics.CLOCK_SKEW.labels(origin=beat.instance).set(self.offsets.skew_us(beat.instance) / 1e6)
 
     def anyone_silent(self) -> bool:
         """Return whether the next sweep would suspect somebody."""

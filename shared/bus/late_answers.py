@@ -16,13 +16,18 @@ ROOM_LOOK_S = 0.02
 
 
 class LateAnswers:
-    """Answers that wait for room, in the order in which they were given. `send` raises nothing."""
+    """Answers that wait for room, in the order in which they were given. `send` raises nothing; `dropped`
+    hears of each that is not sent."""
 
     def __init__(
-        self, has_room: Callable[[], bool], send: Callable[[Envelope, Message], Awaitable[None]]
+        self,
+        has_room: Callable[[], bool],
+        send: Callable[[Envelope, Message], Awaitable[None]],
+        dropped: Callable[[Envelope], None],
     ) -> None:
         self._has_room = has_room
         self._send = send
+        self._dropped = dropped
         self._waiting: deque[tuple[Envelope, Message]] = deque()
         self._sending: asyncio.Task[None] | None = None
 
@@ -32,6 +37,7 @@ class LateAnswers:
     def add(self, envelope: Envelope, answer: Message) -> None:
         if len(self._waiting) >= LATE_ANSWERS_LIMIT:
             metrics.DROPPED_MESSAGES.labels(reason="reply_failed").inc()
+            self._dropped(envelope)
             return
         self._waiting.append((envelope, answer))
         if self._sending is None or self._sending.done():

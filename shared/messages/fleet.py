@@ -128,6 +128,7 @@ class Heartbeat:
 
     Who it is: `incarnation` is the unix µs of the process's start; a new one means that all its state is
     gone. `state` is loading | ready | stalled | draining | stopped, `metrics` the HOST:PORT of its metrics.
+    `sent_unix_us` is its time of day, `sent_steady_us` its steady clock (`shared.deadline`).
 
     What it serves: `model` is the name that clients ask for; what it is say `weights_digest` (of a worker's
     checkpoint) and `tokenizer_digest` (of a worker, tokenizer or detokenizer). `context_tokens` is the
@@ -137,6 +138,9 @@ class Heartbeat:
     `stalled_ms` is how long something here has had work without moving; beyond the watchdog's limit the state
     is stalled.
 
+    Whether it hears: `reconnects` counts how often it had lost its connection and has it again. What was sent
+    to it meanwhile is lost.
+
     Then a report of its role; the others stay empty.
     """
 
@@ -145,6 +149,7 @@ class Heartbeat:
     incarnation: int
     state: str
     sent_unix_us: int = 0
+    sent_steady_us: int = 0
     host: str = ""
     pid: int = 0
     metrics: str = ""
@@ -155,6 +160,7 @@ class Heartbeat:
     context_tokens: int = 0
     steps: int = 0
     stalled_ms: int = 0
+    reconnects: int = 0
     capacity: int = 0
     live: int = 0
     queued: int = 0

@@ -19,6 +19,7 @@ from shared.bus.fleet_state import SUSPECT_AFTER_S
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import HEARTBEAT_REQUEST_ALL, heartbeat_request, inbox
 from shared.bus.subjects import fleet as fleet_subject
+from shared.deadline import ClockReading
 from shared.engine.memory.block_pool import BlockEvent
 from shared.messages import Heartbeat, HeartbeatRequest, Snapshot, SnapshotRequest
 from shared.worker.prefix_mirror import PrefixMirror
@@ -361,8 +362,14 @@ async def test_who_dies_while_the_server_stands_still_is_found_afterwards(
 
 async def test_a_gateway_s_heartbeat_measures_its_clock(watch: Watch, member: Member) -> None:
     hour_us = 3_600_000_000
-    now_us = time.time_ns() // 1000
-    ahead = replace(member.status(), role="gateway", instance="gateway-0", sent_unix_us=now_us + hour_us)
+    now = ClockReading.now()
+    ahead = replace(
+        member.status(),
+        role="gateway",
+        instance="gateway-0",
+        sent_unix_us=now.unix_us + hour_us,
+        sent_steady_us=now.steady_us + hour_us,
+    )
     await member.bus.publish(fleet_subject("gateway", "gateway-0"), ahead)
     await until(lambda: watch.view.get("gateway", "gateway-0"))
     assert watch.view.skewed() == ("gateway-0",)

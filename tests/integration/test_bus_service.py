@@ -16,14 +16,15 @@ import pytest
 from services.launcher.child import Child
 from shared.bus import Bus
 from shared.bus.credentials import Credentials
-from shared.bus.fleet import FleetView, InstanceView
+from shared.bus.fleet import FleetView, HeartbeatPublisher, InstanceView
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.health.watchdog import END_FACTOR
-from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Envelope, Retrieve
+from shared.messages import Accepted, AuditReport, AuditRequest, Drain, Envelope, Message, Retrieve
 from tests.support.closed_bus import closed_bus
 from tests.support.forked import SharedForker
+from tests.support.heartbeats import make_heartbeat
 from tests.support.wait import until
 
 INBOX = inbox("retriever", "retriever-0")
@@ -321,3 +322,28 @@ async def test_a_service_that_was_stopped_for_longer_than_anything_may_hang_goes
     assert process.event("stalled") is None
     process.signal(signal.SIGTERM)
     assert await process.exit_code() == 0
+
+
+async def test_a_time_of_day_that_is_set_costs_no_request(
+    start: Start, bus: Bus, fleet: FleetView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the service, and at the gateway that stamps the deadlines: at once, before any heartbeat tells."""
+    await start("clock")
+    await seen(fleet, "ready")
+    beats = HeartbeatPublisher(bus, "gateway", "gateway-0", lambda: make_heartbeat("gateway", "gateway-0"))
+    beats.start()
+
+    async def ask(set_there_on_s: int) -> Message:
+        deadline = Deadline.after(START_S)
+        envelope = bus.envelope("gateway-0.1", 1, deadline, "gateway-0")
+        return await bus.ask(INBOX, Retrieve(str(set_there_on_s), 3, may_degrade=True), envelope, deadline)
+
+    try:
+        for step_s in (120, -7, -120, 0):
+            assert await ask(step_s) == Accepted(3)
+        real = time.time_ns
+        for step_s in (120, -7, -120):
+            monkeypatch.setattr(time, "time_ns", lambda step_s=step_s: real() + step_s * 1_000_000_000)
+            assert await ask(0) == Accepted(3)
+    finally:
+        await beats.stop()

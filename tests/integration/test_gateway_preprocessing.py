@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from shared.bus.nats_server import NatsServer
 from shared.messages import Cancel, Message, Retrieve, Retrieved, Tokenize
 from tests.integration.gateway_peers import Answer, Peer, ask, default_answer, fleet, gateway
 from tests.support.client import generate
+from tests.support.lost_messages import lost_with, sent
 from tests.support.wait import until
 
 ROLES = ("tokenizer", "prefill", "decode", "detokenizer", "retriever")
@@ -79,3 +81,38 @@ async def test_a_tokenizer_that_answered_is_not_told_of_a_later_cancel(nats_url:
         call.cancel()
         await until(lambda: not running.registry.audit().held)
         assert set(peers.cancels()) == {"prefill-0", "decode-0", "detokenizer-0"}
+
+
+@pytest.mark.parametrize(("role", "asked"), [("tokenizer", Tokenize), ("retriever", Retrieve)])
+@pytest.mark.parametrize("lost", ["question", "answer"])
+async def test_a_server_that_is_killed_during_an_ask_of_the_only_instance_costs_the_request_nothing(
+    nats_server: NatsServer, role: str, asked: type[Message], lost: str
+) -> None:
+    url = nats_server.url
+    async with fleet(url, *ROLES) as peers, gateway(url) as running:
+        for known in ROLES:
+            await running.knows(known, 1)
+        holder = peers[f"{role}-0"]
+        for peer in peers.peers.values():
+            peer.answers = answering
+        if lost == "answer":
+            holder.answers = silent
+            call = asyncio.create_task(generate(running.stub, retrieving(may_degrade=False)))
+            ((envelope, message),) = await until(lambda: holder.of(asked))
+            async with lost_with(nats_server):
+                answer = answering(message)
+                assert isinstance(answer, Message)
+                await holder.bus.reply(envelope, answer)
+                await sent(holder.bus)
+            holder.answers = answering  # for what comes next
+        else:
+            asks = running.fleet._bus._connection.asks
+            request = ask("hello") if role == "tokenizer" else retrieving(may_degrade=False)
+            async with lost_with(nats_server):
+                call = asyncio.create_task(generate(running.stub, request))
+                await until(lambda: any(role in ask.subject for ask in asks._open.values()))
+                await sent(running.fleet._bus)
+        envelope, _ = await peers.placed()
+        assert len(holder.of(asked)) == 1
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        await call

@@ -2,7 +2,8 @@
 
 ECHO_MODE: "" serves; "impatient" does not wait long for its bus; "slow_load" loads for ever; "missing_model"
 fails while loading; "crash" has an actor that crashes on every start; "block" and "wait" have one that never
-comes back from a Retrieve, with its event loop and without it; "slow_drain" never finishes its drain.
+comes back from a Retrieve, with its event loop and without it; "slow_drain" never finishes its drain; "clock"
+sets its time of day on by as many seconds as a Retrieve says.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 
 from shared.bus import Delivery, connection
 from shared.config.fields import ServiceConfig
@@ -38,8 +40,17 @@ class EchoActor(ServiceActor):
             time.sleep(3600)  # noqa: ASYNC251 - the fault that is tested
         if MODE == "wait":
             await asyncio.Event().wait()
+        deadline = self.bus.deadline_of(delivery.envelope)
+        if deadline is not None:
+            deadline.check("retriever")
+        if MODE == "clock" and isinstance(delivery.message, Retrieve):
+            set_on(int(delivery.message.query))
         if isinstance(delivery.message, Retrieve):
             await self.bus.reply(delivery.envelope, Accepted(delivery.message.k))
+
+
+def set_on(seconds: int, clock: Callable[[], int] = time.time_ns) -> None:
+    time.time_ns = lambda: clock() + seconds * 1_000_000_000
 
 
 async def body(service: Service[ServiceConfig]) -> None:

@@ -30,8 +30,9 @@ class NotedConnection:
         self.lost = asyncio.Event()
         self.sent: list[Sent] = []
         self.has_room = True
+        self.reconnects = 0
 
-    async def publish(self, subject: str, payload: bytes, reply: str) -> None:
+    async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         self.sent.append(Sent(subject, *codec.decode(payload, reply)))
 
 

@@ -17,6 +17,7 @@ from shared.bus import Bus, Delivery
 from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.fleet_state import HEARTBEAT_S
 from shared.bus.subjects import FLEET_ALL, HEARTBEAT_REQUEST_ALL
+from shared.deadline import ClockOffsets, ClockReading
 from shared.errors import InvalidRequest, PenstockError
 from shared.messages import Heartbeat, HeartbeatRequest
 from shared.process.quiet_end import run_loop
@@ -50,7 +51,7 @@ class BusAddress:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A heartbeat, and how much later than sent it came: clock skew plus the fastest way here.
+    """A heartbeat, and our time of day minus that of its sender, plus the fastest way here.
 
     `moved_s` is when its steps were first heard to be as many as they are.
     """
@@ -77,26 +78,29 @@ class Fleet:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], Seen] = {}
+        self._clocks = ClockOffsets()
 
     def receive(self, delivery: Delivery) -> None:
         beat = delivery.message
         if isinstance(beat, Heartbeat):
-            self.observe(beat, time.time_ns() // 1000, time.monotonic())
+            self.observe(beat, ClockReading.now(), time.monotonic())
 
-    def observe(self, beat: Heartbeat, received_unix_us: int, now_s: float) -> None:
+    def observe(self, beat: Heartbeat, received: ClockReading, now_s: float) -> None:
         key = (beat.role, beat.instance)
         if beat.state == "stopped":
             self._seen.pop(key, None)
+            self._clocks.forget(beat.instance)
             return
-        skew_us = received_unix_us - beat.sent_unix_us
         before = self._seen.get(key)
         if before is None and len(self._seen) >= MAX_INSTANCES:
             return
         moved_s = now_s
         if before is not None and before.beat.incarnation == beat.incarnation:
-            skew_us = min(before.skew_us, skew_us)
             moved_s = before.moved_s if before.beat.steps == beat.steps else now_s
-        self._seen[key] = Seen(beat, skew_us, now_s, moved_s)
+        else:
+            self._clocks.forget(beat.instance)
+        self._clocks.observe(beat.instance, ClockReading(beat.sent_unix_us, beat.sent_steady_us), received)
+        self._seen[key] = Seen(beat, self._clocks.skew_us(beat.instance), now_s, moved_s)
 
     async def collect(self, expected: frozenset[str]) -> None:
         """Listen until all of these have been heard, or somebody where we expect nobody by name: for

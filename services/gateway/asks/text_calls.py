@@ -17,7 +17,7 @@ from services.gateway.context import SessionContext
 from services.gateway.fleet.request_client import RequestClient
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.keys.key_gate import BYTES_PER_TOKEN, KeyGate
-from services.gateway.prompt.role_asker import RoleAsker
+from services.gateway.prompt.role_asker import AskTurn, RoleAsker
 from services.gateway.request.request import MAX_MODEL_CHARS
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
@@ -116,8 +116,8 @@ class TextCalls:
     ) -> Message:
         """The answer of one of `views`: one after another is asked until one answers."""
 
-        async def ask(view: InstanceView, until: Deadline) -> Message:
-            return await self._ask_one(call, view, message, until)
+        async def ask(view: InstanceView, turn: AskTurn) -> Message:
+            return await self._ask_one(call, view, message, turn)
 
         asker = RoleAsker(self.context.breakers, "", MAX_ASKS, next(self._turns))
         share_s, wait_s = FIRST_SHARE * call.deadline.remaining_s(), self._wait_s(call, role)
@@ -136,14 +136,20 @@ class TextCalls:
         config = self.context.config
         return min(config.admit_wait_s, config.place_share * call.deadline.remaining_s())
 
-    async def _ask_one(self, call: TextCall, view: InstanceView, message: Message, end: Deadline) -> Message:
+    async def _ask_one(self, call: TextCall, view: InstanceView, message: Message, turn: AskTurn) -> Message:
         """Ask one instance; one that has not answered when nobody listens any more is told so."""
         role, instance = view.heartbeat.role, view.heartbeat.instance
         call.epoch += 1
         self.fleet.expect_work(view)
         try:
             return await call.client.ask_instance(
-                role, instance, message, end, epoch=call.epoch, work_ends=end
+                role,
+                instance,
+                message,
+                turn.until,
+                epoch=call.epoch,
+                work_ends=turn.end,
+                go_on=turn.go_on,
             )
         except (NoAnswer, asyncio.CancelledError):
             work = self.context.canceller.cancel_holders(call.id, call.epoch, [(role, instance)], "cancelled")

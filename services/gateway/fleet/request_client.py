@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from shared.bus import Bus
+from shared.bus.bus import GoOn
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import InternalError, Unavailable
@@ -34,8 +35,10 @@ class RequestClient:
         *,
         epoch: int = 0,
         work_ends: Deadline | None = None,
+        go_on: GoOn | None = None,
     ) -> Message:
-        """The answer; raises what the bus raises, and InstanceGone at once when the instance is lost.
+        """The answer; raises what the bus raises, and InstanceGone at once when the instance is lost. It is
+        waited for and asked again, where `go_on` says so at the deadline.
 
         `work_ends` is when what is asked for is of no more use to anybody; None: with the request.
         """
@@ -44,7 +47,7 @@ class RequestClient:
         try:
             async with scope:
                 self._open[role, instance] = scope
-                return await self._bus.ask(inbox(role, instance), message, envelope, deadline)
+                return await self._bus.ask(inbox(role, instance), message, envelope, deadline, go_on)
         except TimeoutError as error:
             if not scope.expired():
                 raise

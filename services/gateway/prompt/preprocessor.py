@@ -12,7 +12,7 @@ from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import speaks_against
 from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.fleet.waiting import wait_for_instances
-from services.gateway.prompt.role_asker import RoleAsker
+from services.gateway.prompt.role_asker import AskTurn, RoleAsker
 from services.gateway.question.searched_question import searched_question
 from services.gateway.request.prompt_passages import joined_warnings, standing_order
 from services.gateway.request.request import Request
@@ -231,15 +231,13 @@ class Preprocessor:
     ) -> tuple[Message, str]:
         """Ask one instance after another until one answers or `end`; return the answer and who gave it."""
 
-        async def ask(view: InstanceView, until: Deadline) -> tuple[Message, str]:
-            return await self._ask_one(view, message, until, end), view.heartbeat.instance
+        async def ask(view: InstanceView, turn: AskTurn) -> tuple[Message, str]:
+            return await self._ask_one(view, message, turn), view.heartbeat.instance
 
         views = partial(self._serving, role, model)
         return await self._asker.ask_any(role, views, ask, share_s=share_s, end=end, wait_s=wait_s)
 
-    async def _ask_one(
-        self, view: InstanceView, message: Message, end: Deadline, work_ends: Deadline
-    ) -> Message:
+    async def _ask_one(self, view: InstanceView, message: Message, turn: AskTurn) -> Message:
         """The answer of one instance; until it has answered, it holds something of the request.
 
         Its breaker hears of an answer, of a break, and of a silence as long as no worker may be silent: the
@@ -247,17 +245,23 @@ class Preprocessor:
         """
         role, instance = view.heartbeat.role, view.heartbeat.instance
         trial = self._breakers.begin_trial(view, self._request_id)
-        patient = end.remaining_s() >= self._config.ask_timeout_s
+        enough = Deadline.after(self._config.ask_timeout_s)
         holder = self._state.begin_ask(role, instance)
         try:
             answer = await self._request_client.ask_instance(
-                role, instance, message, end, epoch=self._state.asks, work_ends=work_ends
+                role,
+                instance,
+                message,
+                turn.until,
+                epoch=self._state.asks,
+                work_ends=turn.end,
+                go_on=turn.go_on,
             )
             trial.succeed()
         except PenstockError as error:
             if is_final(error):
                 trial.succeed()
-            elif speaks_against(error) and (patient or not isinstance(error, NoAnswer)):
+            elif speaks_against(error) and (enough.expired() or not isinstance(error, NoAnswer)):
                 trial.fail(silent=isinstance(error, NoAnswer | Unavailable))
             if not isinstance(error, NoAnswer):
                 self._state.let_go(*holder)

@@ -45,7 +45,7 @@ def route_messages(
         detokenizer=route.detokenizer,
         decode=route.decode,
         priority=request.priority,
-        first_token_us=first_token.to_unix_us(),
+        first_token_us=first_token.to_steady_us(),
         adapter=adapter,
         share=share,
     )

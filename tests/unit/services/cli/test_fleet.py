@@ -12,7 +12,8 @@ from services.cli.fleet.audit import Audit
 from services.cli.fleet.fleet_watch import COLLECT_POLL_S, RATE_LASTS_S, Fleet
 from services.cli.fleet.status import _shown
 from services.cli.stack_file import STACK_NAME, stack_instances
-from shared.messages import AdapterReport, AuditReport, BreakerReport, CorpusReport, Held
+from shared.deadline import ClockReading
+from shared.messages import AdapterReport, AuditReport, BreakerReport, CorpusReport, Heartbeat, Held
 from tests.support.heartbeats import heartbeat_with, make_heartbeat
 
 BEAT = make_heartbeat(
@@ -33,21 +34,36 @@ BEAT = make_heartbeat(
 )
 
 
+def sent(unix_us: int, steady_us: int) -> Heartbeat:
+    return dataclasses.replace(BEAT, sent_unix_us=unix_us, sent_steady_us=steady_us)
+
+
 def test_the_skew_is_the_smallest_difference_heard() -> None:
     fleet = Fleet()
-    fleet.observe(BEAT, received_unix_us=1_900, now_s=0.0)
-    fleet.observe(dataclasses.replace(BEAT, sent_unix_us=2_000), received_unix_us=2_050, now_s=0.2)
-    fleet.observe(dataclasses.replace(BEAT, sent_unix_us=3_000), received_unix_us=3_700, now_s=0.4)
+    fleet.observe(sent(1_000, 1_000), ClockReading(1_900, 1_900), now_s=0.0)
+    fleet.observe(sent(2_000, 2_000), ClockReading(2_050, 2_050), now_s=0.2)
+    fleet.observe(sent(3_000, 3_000), ClockReading(3_700, 3_700), now_s=0.4)
     (seen,) = fleet.all()
     assert seen.skew_us == 50
 
 
+@pytest.mark.parametrize("step_us", [120_000_000, -120_000_000], ids=["ahead", "back"])
+def test_a_time_of_day_that_is_set_is_seen_at_the_next_heartbeat(step_us: int) -> None:
+    fleet = Fleet()
+    fleet.observe(sent(1_000, 1_000), ClockReading(1_050, 1_050), now_s=0.0)
+    fleet.observe(sent(2_000 + step_us, 2_000), ClockReading(2_700, 2_700), now_s=0.2)
+    (seen,) = fleet.all()
+    assert seen.skew_us == 50 - step_us
+
+
 def test_a_restarted_instance_is_measured_anew_and_a_stopped_one_is_gone() -> None:
     fleet = Fleet()
-    fleet.observe(BEAT, received_unix_us=1_001, now_s=0.0)
-    fleet.observe(dataclasses.replace(BEAT, incarnation=2), received_unix_us=1_400, now_s=0.1)
+    fleet.observe(sent(1_000, 1_000), ClockReading(1_001, 1_001), now_s=0.0)
+    fleet.observe(
+        dataclasses.replace(sent(1_000, 1_000), incarnation=2), ClockReading(1_400, 1_400), now_s=0.1
+    )
     assert [seen.skew_us for seen in fleet.all()] == [400]
-    fleet.observe(dataclasses.replace(BEAT, state="stopped"), received_unix_us=1_500, now_s=0.2)
+    fleet.observe(dataclasses.replace(BEAT, state="stopped"), ClockReading(1_500, 1_500), now_s=0.2)
     assert fleet.all() == []
 
 
@@ -56,12 +72,12 @@ async def test_who_is_expected_is_waited_for(expected: set[str], monkeypatch: py
     monkeypatch.setattr(fleet_watch, "COLLECT_S", 0.0)
     monkeypatch.setattr(fleet_watch, "COLLECT_AT_MOST_S", 60.0)
     fleet = Fleet()
-    fleet.observe(BEAT, received_unix_us=0, now_s=0.0)
+    fleet.observe(BEAT, ClockReading(0, 0), now_s=0.0)
     collecting = asyncio.create_task(fleet.collect(frozenset(expected)))
     async with asyncio.timeout(30):
         done, _ = await asyncio.wait({collecting}, timeout=4 * COLLECT_POLL_S)
         assert not done
-        fleet.observe(dataclasses.replace(BEAT, instance="decode-1"), received_unix_us=0, now_s=0.0)
+        fleet.observe(dataclasses.replace(BEAT, instance="decode-1"), ClockReading(0, 0), now_s=0.0)
         await collecting
 
 
@@ -73,7 +89,7 @@ async def test_where_nobody_is_expected_somebody_is_waited_for(monkeypatch: pyte
     async with asyncio.timeout(30):
         done, _ = await asyncio.wait({collecting}, timeout=4 * COLLECT_POLL_S)
         assert not done
-        fleet.observe(BEAT, received_unix_us=0, now_s=0.0)
+        fleet.observe(BEAT, ClockReading(0, 0), now_s=0.0)
         await collecting
 
 
@@ -99,14 +115,14 @@ def test_stack_json_says_who_is_expected(tmp_path: Path, instances: object, know
 
 def test_who_has_fallen_silent_is_left_out_of_a_watched_status() -> None:
     fleet = Fleet()
-    fleet.observe(BEAT, received_unix_us=0, now_s=1.0)
-    fleet.observe(dataclasses.replace(BEAT, instance="decode-1"), received_unix_us=0, now_s=5.0)
+    fleet.observe(BEAT, ClockReading(0, 0), now_s=1.0)
+    fleet.observe(dataclasses.replace(BEAT, instance="decode-1"), ClockReading(0, 0), now_s=5.0)
     assert [seen.beat.instance for seen in fleet.all(since_s=4.0)] == ["decode-1"]
 
 
 def test_who_rests_is_shown_until_it_should_have_been_heard() -> None:
     fleet = Fleet()
-    fleet.observe(dataclasses.replace(BEAT, next_ms=2000), received_unix_us=0, now_s=1.0)
+    fleet.observe(dataclasses.replace(BEAT, next_ms=2000), ClockReading(0, 0), now_s=1.0)
     assert len(fleet.all(since_s=2.75)) == 1
     assert fleet.all(since_s=2.76) == []
 
@@ -121,7 +137,7 @@ def test_two_models_of_one_name_are_told_apart() -> None:
         dataclasses.replace(worker, role="prefill", instance="prefill-0"),
         tokenizer,
     ):
-        fleet.observe(beat, received_unix_us=0, now_s=0.0)
+        fleet.observe(beat, ClockReading(0, 0), now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[-3:] == [
         "model m, tokenizer cccccccc: tokenizer-0",
         "model m, weights aaaaaaaa, tokenizer cccccccc: decode-0 prefill-0",
@@ -133,7 +149,7 @@ def test_two_models_of_one_name_are_told_apart() -> None:
 
 def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
     fleet = Fleet()
-    fleet.observe(BEAT, received_unix_us=101_000, now_s=0.0)
+    fleet.observe(BEAT, ClockReading(101_000, 101_000), now_s=0.0)
     head, row = _shown(fleet.all(), as_json=False).splitlines()
     assert head.split()[:6] == ["role", "instance", "state", "pid", "live", "queued"]
     assert row.split() == [
@@ -164,7 +180,7 @@ def rate(fleet: Fleet) -> tuple[str, float]:
 
 def test_an_idle_instance_has_no_rate_whatever_its_heartbeat_repeats() -> None:
     fleet = Fleet()
-    fleet.observe(dataclasses.replace(BEAT, live=0), received_unix_us=1_000, now_s=0.0)
+    fleet.observe(dataclasses.replace(BEAT, live=0), ClockReading(1_000, 1_000), now_s=0.0)
     assert rate(fleet) == ("-", 0.0)
 
 
@@ -172,11 +188,11 @@ def test_the_rate_of_steps_that_have_ended_is_one_of_the_past() -> None:
     fleet = Fleet()
     beat = dataclasses.replace(BEAT, steps=7)
     for now_s in (0.0, RATE_LASTS_S):
-        fleet.observe(beat, received_unix_us=1_000, now_s=now_s)
+        fleet.observe(beat, ClockReading(1_000, 1_000), now_s=now_s)
         assert rate(fleet) == ("12.5", 12.5)
-    fleet.observe(beat, received_unix_us=1_000, now_s=RATE_LASTS_S + 0.25)
+    fleet.observe(beat, ClockReading(1_000, 1_000), now_s=RATE_LASTS_S + 0.25)
     assert rate(fleet) == ("-", 0.0)
-    fleet.observe(dataclasses.replace(beat, steps=8), received_unix_us=1_000, now_s=RATE_LASTS_S + 0.5)
+    fleet.observe(dataclasses.replace(beat, steps=8), ClockReading(1_000, 1_000), now_s=RATE_LASTS_S + 0.5)
     assert rate(fleet) == ("12.5", 12.5)
 
 
@@ -186,7 +202,7 @@ def test_status_shows_where_every_gateway_takes_requests() -> None:
         gateway = heartbeat_with(
             BEAT, role="gateway", instance=f"gateway-{number}", grpc=f"h:5005{number}", http=http
         )
-        fleet.observe(gateway, received_unix_us=1_000, now_s=0.0)
+        fleet.observe(gateway, ClockReading(1_000, 1_000), now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[3:] == [
         "gateway-0 takes requests at grpc=h:50050 http=h:8000",
         "gateway-1 takes requests at grpc=h:50051",
@@ -198,7 +214,7 @@ def test_status_shows_where_every_gateway_takes_requests() -> None:
 def test_status_shows_progress_and_who_stalls() -> None:
     fleet = Fleet()
     beat = dataclasses.replace(BEAT, state="stalled", steps=71, stalled_ms=6_250)
-    fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+    fleet.observe(beat, ClockReading(1_000, 1_000), now_s=0.0)
     row = _shown(fleet.all(), as_json=False).splitlines()[1].split()
     assert (row[2], row[8], row[11]) == ("stalled", "71", "6.2")
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
@@ -207,7 +223,7 @@ def test_status_shows_progress_and_who_stalls() -> None:
 
 def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> None:
     fleet = Fleet()
-    fleet.observe(heartbeat_with(BEAT, threads=1, most_threads=4), received_unix_us=1_000, now_s=0.0)
+    fleet.observe(heartbeat_with(BEAT, threads=1, most_threads=4), ClockReading(1_000, 1_000), now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[9] == "1/4"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["threads"], described["most_threads"]) == (1, 4)
@@ -215,7 +231,7 @@ def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> N
 
 def test_status_shows_what_computes_in_an_engine() -> None:
     fleet = Fleet()
-    fleet.observe(heartbeat_with(BEAT, backend="native"), received_unix_us=1_000, now_s=0.0)
+    fleet.observe(heartbeat_with(BEAT, backend="native"), ClockReading(1_000, 1_000), now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[10] == "native"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert described["backend"] == "native"
@@ -229,7 +245,7 @@ def test_status_shows_the_corpora_who_searches_them_and_what_is_wrong_with_them(
         heartbeat_with(BEAT, role="retriever", instance="retriever-0", corpora=(whole, stale, none)),
         heartbeat_with(BEAT, role="retriever", instance="retriever-1", corpora=(whole,)),
     ):
-        fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+        fleet.observe(beat, ClockReading(1_000, 1_000), now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[-3:] == [
         "corpus faq, 20 passages, generation 3: retriever-0 retriever-1",
         "corpus law, 7 passages, generation 1 (the folder is gone): retriever-0",
@@ -247,7 +263,7 @@ def test_status_shows_the_adapters_over_each_model_who_has_them_and_what_could_n
         heartbeat_with(BEAT, role="prefill", instance="prefill-0", adapters=(law,)),
         heartbeat_with(BEAT, instance="decode-1", model="other", adapters=(law,)),
     ):
-        fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+        fleet.observe(beat, ClockReading(1_000, 1_000), now_s=0.0)
     assert _shown(fleet.all(), as_json=False).splitlines()[-3:] == [
         "adapter m:chat, cannot be loaded (it is damaged): decode-0",
         "adapter m:law, digest aaaaaaaa, rank 8: decode-0 prefill-0",
@@ -261,7 +277,7 @@ def test_status_shows_the_adapters_over_each_model_who_has_them_and_what_could_n
 def test_status_shows_what_a_gateway_leaves_out() -> None:
     fleet = Fleet()
     beat = heartbeat_with(BEAT, role="gateway", degradation=4)
-    fleet.observe(beat, received_unix_us=1_000, now_s=0.0)
+    fleet.observe(beat, ClockReading(1_000, 1_000), now_s=0.0)
     head, row = _shown(fleet.all(), as_json=False).splitlines()
     assert "left out" in head
     assert "retrieval_depth" in row.split()
@@ -271,11 +287,11 @@ def test_status_shows_what_a_gateway_leaves_out() -> None:
 
 def test_status_shows_which_gateways_keep_away_from_an_instance() -> None:
     fleet = Fleet()
-    fleet.observe(BEAT, received_unix_us=1_000, now_s=0.0)
+    fleet.observe(BEAT, ClockReading(1_000, 1_000), now_s=0.0)
     reports = (BreakerReport("decode", "decode-0", 1, "open"), BreakerReport("decode", "decode-0", 9, "open"))
     for number, breakers in enumerate((reports, reports[1:])):
         gateway = heartbeat_with(BEAT, role="gateway", instance=f"gateway-{number}", breakers=breakers)
-        fleet.observe(gateway, received_unix_us=1_000, now_s=0.0)
+        fleet.observe(gateway, ClockReading(1_000, 1_000), now_s=0.0)
     head, row, *gateways = _shown(fleet.all(), as_json=False).splitlines()
     assert head.split()[-1] == "breaker"
     assert row.split()[-2:] == ["open", "(gateway-0)"]
@@ -288,8 +304,8 @@ def test_a_clock_a_second_ahead_is_marked_in_status_whatever_comes_late() -> Non
     fleet = Fleet()
     for number, transit_us in enumerate((400, 990_000)):
         sent_us = 5_000_000 * (number + 1)
-        beat = dataclasses.replace(BEAT, sent_unix_us=sent_us)
-        fleet.observe(beat, received_unix_us=sent_us - 1_000_000 + transit_us, now_s=float(number))
+        received_us = sent_us - 1_000_000 + transit_us
+        fleet.observe(sent(sent_us, sent_us), ClockReading(received_us, received_us), now_s=float(number))
     _, row = _shown(fleet.all(), as_json=False).splitlines()
     assert row.split()[-2:] == ["-999.6", "!"]
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]

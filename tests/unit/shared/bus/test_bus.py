@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from shared.deadline import Deadline
+from shared.deadline import SYSTEM_CLOCK, ClockReading, Deadline
 from shared.errors import Overloaded
 from shared.messages import Accepted, Envelope, Failure
 from tests.support.metric import value
@@ -15,10 +13,14 @@ from tests.support.noted_bus import NotedBus
 HOUR_US = 3_600_000_000
 
 
+def reading(us: int) -> ClockReading:
+    return ClockReading(us, us)
+
+
 @pytest.mark.parametrize("ahead_us", [HOUR_US, -HOUR_US], ids=["ahead", "behind"])
 def test_a_gateway_whose_clock_is_an_hour_off_leaves_the_same_time(ahead_us: int) -> None:
-    bus, now_us = NotedBus(), time.time_ns() // 1000
-    bus.offsets.observe("gateway-0", now_us + ahead_us, now_us)
+    bus, now_us = NotedBus(), SYSTEM_CLOCK.steady_us()
+    bus.offsets.observe("gateway-0", reading(now_us + ahead_us), reading(now_us))
     deadline = bus.deadline_of(Envelope("r", 1, now_us + ahead_us + 30_000_000, "gateway-0"))
     assert deadline is not None
     assert deadline.remaining_s() == pytest.approx(30.0, abs=5.0)
@@ -26,8 +28,8 @@ def test_a_gateway_whose_clock_is_an_hour_off_leaves_the_same_time(ahead_us: int
 
 @pytest.mark.parametrize("ahead_us", [HOUR_US, -HOUR_US], ids=["ahead", "behind"])
 def test_a_deadline_goes_back_to_a_gateway_in_that_gateway_s_clock(ahead_us: int) -> None:
-    bus, now_us = NotedBus(), time.time_ns() // 1000
-    bus.offsets.observe("gateway-0", now_us + ahead_us, now_us)
+    bus, now_us = NotedBus(), SYSTEM_CLOCK.steady_us()
+    bus.offsets.observe("gateway-0", reading(now_us + ahead_us), reading(now_us))
     envelope = bus.envelope("r", 1, Deadline.after(30.0), "gateway-0")
     assert envelope.deadline_us == pytest.approx(now_us + ahead_us + 30_000_000, abs=5_000_000)
 

@@ -13,7 +13,7 @@ from shared.bus.fleet_state import (
     SUSPECT_AFTER_S,
     FleetState,
 )
-from shared.deadline import MAX_SKEW_US
+from shared.deadline import MAX_SKEW_US, ClockReading, Deadline
 from shared.messages import Heartbeat, Snapshot
 from tests.support.block_hashes import numbered_hashes, packed_hashes
 from tests.support.clock import FakeClock
@@ -222,6 +222,45 @@ def test_a_clock_far_off_is_named(fleet: FleetState, clock: FakeClock) -> None:
     fleet.observe(beat("decode-0", sent_unix_us=clock.unix_us() - 300))
     fleet.observe(beat("decode-1", sent_unix_us=clock.unix_us() + MAX_SKEW_US + 1000))
     assert fleet.skewed() == ("decode-1",)
+
+
+@pytest.mark.parametrize("step_s", [120.0, -7.0, -120.0])
+def test_a_time_of_day_that_is_set_is_told_at_the_next_heartbeat_and_moves_no_deadline(
+    fleet: FleetState, clock: FakeClock, step_s: float
+) -> None:
+    gateway = FakeClock(unix_us=clock.unix_us() + 7_000_000)
+
+    def heard() -> Deadline:
+        """A deadline of the gateway in 5 s, as it is here, after a heartbeat that took 300 µs."""
+        sent = ClockReading.now(gateway)
+        stamped_us = Deadline.after(5.0, gateway).to_steady_us(0, gateway)
+        for each in (gateway, clock):
+            each.advance(0.0003)
+        fleet.observe(
+            beat(
+                "gateway-0",
+                role="gateway",
+                sent_unix_us=sent.unix_us,
+                sent_steady_us=sent.steady_us,
+            )
+        )
+        return Deadline.from_steady_us(stamped_us, fleet.origins.offset_us("gateway-0"), clock)
+
+    heard()
+    for stepped in (gateway, clock):
+        stepped.set_on(step_s)
+        assert heard().remaining_s(clock) == pytest.approx(5.0, abs=0.001)
+        apart_us = clock.unix_us() - gateway.unix_us()
+        assert fleet.offsets.skew_us("gateway-0") == pytest.approx(apart_us, abs=1000)
+
+
+def test_who_has_its_connection_again_is_told_of_once(fleet: FleetState) -> None:
+    reconnected: list[tuple[str, str]] = []
+    fleet.on_reconnected = lambda role, instance: reconnected.append((role, instance))
+    fleet.observe(beat(reconnects=3))  # whoever is new has missed nothing of ours
+    fleet.observe(beat(reconnects=4))
+    fleet.observe(beat(reconnects=4))
+    assert reconnected == [("decode", "decode-0")]
 
 
 # ---- prefix events -----------------------------------------------------------------------------

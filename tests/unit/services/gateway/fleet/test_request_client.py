@@ -9,6 +9,7 @@ import pytest
 
 from services.gateway.fleet.request_client import InstanceGone, RequestClient
 from shared.bus import Bus
+from shared.bus.bus import GoOn
 from shared.deadline import Deadline
 from shared.errors import NoAnswer
 from shared.messages import Accepted, Envelope, Message, Tokenize
@@ -27,7 +28,12 @@ class SlowBus:
         return Envelope(request_id, epoch, origin=origin)
 
     async def ask(
-        self, _subject: str, _message: Message, _envelope: Envelope, _deadline: Deadline
+        self,
+        _subject: str,
+        _message: Message,
+        _envelope: Envelope,
+        _deadline: Deadline,
+        _go_on: GoOn | None = None,
     ) -> Message:
         self.asked.set()
         return await self.answer

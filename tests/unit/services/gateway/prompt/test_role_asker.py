@@ -8,7 +8,7 @@ import pytest
 
 from services.gateway.fleet.breaker import FAILURES
 from services.gateway.fleet.breakers import Breakers
-from services.gateway.prompt.role_asker import RoleAsker
+from services.gateway.prompt.role_asker import AGAIN_S, AskTurn, RoleAsker
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import Deadline
 from shared.errors import InternalError, InvalidRequest, NoAnswer, Overloaded, PenstockError, Unavailable
@@ -29,10 +29,12 @@ class Asked:
         self.answers = answers
         self.instances: list[str] = []
         self.times_s: list[float] = []
+        self.turns: list[AskTurn] = []
 
-    async def __call__(self, view: InstanceView, until: Deadline) -> str:
+    async def __call__(self, view: InstanceView, turn: AskTurn) -> str:
         self.instances.append(view.heartbeat.instance)
-        self.times_s.append(until.remaining_s())
+        self.turns.append(turn)
+        self.times_s.append(turn.until.remaining_s())
         return self.answers(view.heartbeat.instance)
 
 
@@ -117,12 +119,43 @@ async def test_a_passed_end_stops_the_asking() -> None:
     assert asked.instances == ["tokenizer-0"]
 
 
-async def test_while_others_are_left_each_has_its_share_and_the_last_has_the_rest() -> None:
+async def test_while_others_are_left_each_has_its_share_and_the_last_is_asked_again_until_the_end() -> None:
     asked = Asked(failing(InternalError("broken"), "tokenizer-0"))
-    await ask(asker(max_asks=2), asked, view(0), view(1))
-    first_s, last_s = asked.times_s
-    assert first_s <= 1.0
-    assert last_s > LONG_S / 2
+    await ask(asker(max_asks=2), asked, view(0), view(1), share_s=2.0)
+    first, last = asked.turns
+    assert first.until.remaining_s() <= last.until.remaining_s() <= 2.0
+    assert first.go_on() is None
+    later = last.go_on()
+    assert later is not None
+    assert last.until <= later < last.end
+    assert last.end.remaining_s() > LONG_S / 2
+
+
+async def test_who_is_alone_has_a_share_of_what_is_left_until_another_is_there() -> None:
+    views, turns = [view(0)], []
+
+    async def asked(_view: InstanceView, turn: AskTurn) -> str:
+        turns.append(turn)
+        if turn.go_on() is not None:
+            views.append(view(1))
+        if turn.go_on() is None:
+            return "goes on"
+        raise NoAnswer("silent")
+
+    got = await asker().ask_any(
+        ROLE, lambda: views, asked, share_s=LONG_S, end=Deadline.after(LONG_S), wait_s=0.0
+    )
+    assert got == "goes on"
+    assert LONG_S / 3 < turns[0].until.remaining_s() <= LONG_S / 2
+
+
+@pytest.mark.parametrize(("end_s", "again_s"), [(LONG_S, AGAIN_S), (AGAIN_S / 2, AGAIN_S / 2)])
+async def test_nobody_is_asked_again_sooner_than_after_a_while_nor_after_the_end(
+    end_s: float, again_s: float
+) -> None:
+    asked = Asked(failing(InvalidRequest("never")))
+    await ask(asker(), asked, view(0), share_s=0.001, end_s=end_s)
+    assert asked.times_s[0] == pytest.approx(again_s, abs=AGAIN_S / 4)
 
 
 async def test_a_large_share_is_cut_to_an_equal_part_of_what_is_left() -> None:

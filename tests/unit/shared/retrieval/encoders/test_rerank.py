@@ -24,6 +24,9 @@ class SteppedClock:
     def unix_us(self) -> int:
         return int(self.now_s * 1e6)
 
+    def steady_us(self) -> int:
+        return int(self.now_s * 1e6)
+
 
 class Numbers:
     """Each text is scored by the number that it is; batch i takes takes_s[i]."""

@@ -1,0 +1,138 @@
+"""Asks that wait for their answer, each at an inbox of its own for as long as it is open.
+
+A server that is started again, and a connection that is lost, lose messages silently: the ask, or the answer
+to it. So an open ask can be sent again, to the same inbox: whoever has it already answers once
+(`shared.bus.repeated_asks`), and an answer to either counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from nats.aio.msg import Msg
+
+from shared.bus.client import BusClient
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.errors import NoListener
+
+PEERS_RETURN_S = 1.0
+"""The time after a reconnection in which nobody is believed to be gone: it may still be reconnecting."""
+PEERS_POLL_S = 0.05
+"""The time after which somebody who may be reconnecting is asked again."""
+INBOX_BYTES = 12
+NO_RESPONDERS = "503"
+"""The status with which a server says that nobody listens to a subject."""
+
+Publish = Callable[[str, bytes, str], Awaitable[None]]
+
+
+class OpenAsk:
+    """One ask, from before it is sent until it is answered or given up."""
+
+    def __init__(self, asks: OpenAsks, subject: str, data: bytes, inbox: str) -> None:
+        self.subject = subject
+        self._asks = asks
+        self._data = data
+        self._inbox = inbox
+        self._answer: bytes | None = None
+        self._unheard = False
+        self._news = asyncio.Event()
+
+    async def answer(self, timeout_s: float) -> bytes:
+        """Send it, again when something may have been lost, and return what was answered to any of it.
+
+        Raises TimeoutError, NoListener when nobody listens there and nobody is coming back.
+        """
+        async with asyncio.timeout(timeout_s):
+            while self._answer is None:
+                self._news.clear()
+                self._unheard = False
+                await self._asks.publish(self.subject, self._data, self._inbox)
+                await self._news.wait()
+                if self._answer is None and self._unheard:
+                    if not self._asks.peers_return:
+                        raise NoListener("nobody listens there; it has stopped or has not started yet")
+                    await asyncio.sleep(PEERS_POLL_S)
+        return self._answer
+
+    def send_again(self) -> None:
+        self._news.set()
+
+    def take(self, answer: bytes) -> None:
+        self._answer = answer
+        self._news.set()
+
+    def nobody_listens(self) -> None:
+        self._unheard = True
+        self._news.set()
+
+
+class OpenAsks:
+    """The open asks of one connection. `publish(subject, data, inbox)` is how it sends."""
+
+    def __init__(self, client: BusClient, publish: Publish, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.publish = publish
+        self._client = client
+        self._clock = clock
+        self._open: dict[str, OpenAsk] = {}
+        self._inbox = ""
+        self._numbers = itertools.count()
+        self._peers_return: Deadline | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def peers_return(self) -> bool:
+        """Return whether somebody who does not listen may only be reconnecting, as we were."""
+        if not self._client.is_connected:
+            return True
+        return self._peers_return is not None and not self._peers_return.expired(self._clock)
+
+    @contextmanager
+    def opened(self, subject: str, data: bytes) -> Iterator[OpenAsk]:
+        """An ask that is open in this block; `prepare` has run before."""
+        number = str(next(self._numbers))
+        ask = self._open[number] = OpenAsk(self, subject, data, f"{self._inbox}.{number}")
+        try:
+            yield ask
+        finally:
+            del self._open[number]
+
+    async def prepare(self, prefix: str) -> None:
+        """Listen for answers, below `prefix`, from the first ask on."""
+        if self._inbox:
+            return
+        self._inbox = f"{prefix}.{secrets.token_hex(INBOX_BYTES)}"
+        subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._on_status)
+        self._client.hand_over(subscription, self._take_answer)
+
+    def reconnected(self) -> None:
+        """Messages may have been lost: what is open is asked again at once."""
+        self._peers_return = Deadline.after(PEERS_RETURN_S, self._clock)
+        self.ask_again()
+
+    def ask_again(self, address: str = "") -> None:
+        """Send again what is open, of `address` alone where that is given."""
+        for ask in self._open.values():
+            if not address or ask.subject.startswith(f"{address}."):
+                ask.send_again()
+
+    def _take_answer(self, subject: str, reply: str, data: bytes) -> None:  # noqa: ARG002 - a callback
+        ask = self._of(subject)
+        if ask is not None:
+            ask.take(data)
+
+    async def _on_status(self, message: Msg) -> None:
+        """Take what the server says itself: that has headers, which no answer of ours has."""
+        ask = self._of(message.subject)
+        if ask is not None and message.headers and message.headers.get("Status") == NO_RESPONDERS:
+            ask.nobody_listens()
+
+    def _of(self, inbox: str) -> OpenAsk | None:
+        """Return the ask of an inbox; None when it is answered already, or nobody waits any more."""
+        return self._open.get(inbox.rpartition(".")[2])
