@@ -17,7 +17,7 @@ from services.launcher.log_lines import LineWriter, pump
 from shared.errors import InvalidRequest, Unavailable
 
 CONFIGURATION_EXIT = 2
-"""A service that ends with this code would end so again: it is not restarted."""
+"""A service that ends with this code before it was ever ready would end so again: it is not restarted."""
 
 MAX_EARLY_EXITS = 4
 """An instance may end so often before it was ready for the first time; then the start has failed."""
@@ -57,8 +57,8 @@ class InstanceSpec:
 class Instance:
     """Keeps one process running until it is told to stop.
 
-    `run` is its life: it returns after `stop`, and raises ConfigurationRefused (exit 2) or
-    StartFailed (too many ends before the first readiness).
+    `run` is its life: it returns after `stop`, and raises, before the first readiness alone,
+    ConfigurationRefused (exit 2) or StartFailed (too many ends).
     """
 
     def __init__(
@@ -105,12 +105,11 @@ class Instance:
 
     async def run(self) -> None:
         while not self._stopping.is_set():
-            served_s, returncode = await self._run_once()
+            served_s, ended = await self._run_once()
             if self._stopping.is_set():
                 return
-            self._judge(returncode)
             delay_s = self._backoff.delay_s(served_s)
-            self._say(f"{ending(returncode)}; starting it again in {delay_s * 1000:.0f} ms")
+            self._say(f"{ended}; starting it again in {delay_s * 1000:.0f} ms")
             self.restarts += 1
             await self._stopped_within(delay_s)
 
@@ -133,14 +132,19 @@ class Instance:
         if self.process is not None:
             send(self.process, signum)
 
-    async def _run_once(self) -> tuple[float, int]:
-        """Start it and wait for its end: for how long it was ready, exit code."""
+    async def _run_once(self) -> tuple[float, str]:
+        """Start it and wait for its end: for how long it was ready, and how it ended.
+
+        Raises what a stack that starts ends over; one that serves goes on without the instance meanwhile.
+        """
         self.started_s = time.monotonic()
         self._ready_s = None if self.spec.reports else self.started_s
         try:
             child = await self._start()
         except OSError as error:
-            raise StartFailed(f"{self.spec.instance} could not be started: {error}") from error
+            if not self.was_ready:
+                raise StartFailed(f"{self.spec.instance} could not be started: {error}") from error
+            return 0.0, f"could not be started ({error})"
         self.process = process = child.process
         if self._stopping.is_set():  # told to stop while it was being started
             send(process, self._end_signal)
@@ -155,7 +159,9 @@ class Instance:
             output.cancel()
             child.pipe.close()
         served_s = 0.0 if self._ready_s is None else time.monotonic() - self._ready_s
-        return served_s, returncode
+        if not self.was_ready and not self._stopping.is_set():
+            self._judge(returncode)
+        return served_s, ending(returncode)
 
     async def _start(self) -> Child:
         if self._forker is not None and self.spec.module:
@@ -170,10 +176,11 @@ class Instance:
             self._writer.write(self.spec.instance, line)
 
     def _judge(self, returncode: int) -> None:
+        """Raise what its end before it was ever ready means for the start of the stack."""
         name = self.spec.instance
         if returncode == CONFIGURATION_EXIT:
             raise ConfigurationRefused(f"{name} refused its configuration: {self.last_words}")
-        if not self.was_ready and self.restarts + 1 >= MAX_EARLY_EXITS:
+        if self.restarts + 1 >= MAX_EARLY_EXITS:
             tries = self.restarts + 1
             raise StartFailed(
                 f"{name} {ending(returncode)} in {tries} tries and was never ready: {self.last_words}"

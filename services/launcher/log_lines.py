@@ -72,6 +72,7 @@ class LineWriter:
         self._as_json = as_json
         self._lines: queue.Queue[bytes | None] = queue.Queue(limit)
         self._dropped = 0
+        self._unwritten = 0
         self._colour_of: dict[str, int] = {}
         self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
         self._thread.start()
@@ -103,15 +104,23 @@ class LineWriter:
         colour = self._colour_of.setdefault(name, COLOURS[len(self._colour_of) % len(COLOURS)])
         return b"\x1b[%dm%s |\x1b[0m %s\n" % (colour, name.encode(), line)
 
+    def _told_of_unwritten(self) -> bytes:
+        """Return the line about those before, "" where there are none."""
+        lost = self._unwritten
+        return self._prefixed("penstock", b"%d log lines could not be written" % lost) if lost else b""
+
     def _write_all(self) -> None:
         read = True
         while (line := self._lines.get()) is not None:
             try:
                 if read:
-                    self._stream.write(line)
+                    self._stream.write(self._told_of_unwritten() + line)
                     self._stream.flush()
-            except (OSError, ValueError):
-                read = False  # a closed pipe: the stack goes on, and its services must not block
+                    self._unwritten = 0
+            except (BrokenPipeError, ValueError):
+                read = False  # the stack goes on, and its services must not block
+            except OSError:
+                self._unwritten += 1  # a full disk, which may have room again
 
 
 def _is_object(line: bytes) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.ports import free_ports
-from services.launcher.state import StateDir, credentials_file
+from services.launcher.state import StateDir, credentials_file, unwritable
 from shared.bus.credentials import Credentials
 from shared.bus.nats_server import RUNTIME, nats_server_binary
 from shared.bus.permissions import authorization, operator_user, role_user
@@ -33,7 +33,15 @@ POLL_S = 0.02
 
 
 def write_users(state: StateDir, instances: Iterable[tuple[str, str]]) -> Path:
-    """The server's configuration; beside it the credentials of each (role, instance) and of the operator."""
+    """The server's configuration; beside it the credentials of each (role, instance) and of the operator.
+    Raises InvalidRequest where they cannot be written."""
+    try:
+        return _write_users(state, instances)
+    except OSError as error:
+        raise unwritable(state.path, error) from error
+
+
+def _write_users(state: StateDir, instances: Iterable[tuple[str, str]]) -> Path:
     folder = state.make_bus_folder()
     users = [*(role_user(role, instance) for role, instance in instances), operator_user()]
     credentials = [Credentials.random(user.name) for user in users]

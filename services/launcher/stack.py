@@ -18,14 +18,16 @@ from services.launcher.plan import fork_server_environ, instance_names, plan_ins
 from services.launcher.ports import check_free, free_ports, hold_port
 from services.launcher.prober import Prober
 from services.launcher.start_watch import StartWatch
-from services.launcher.state import RunningInstance, StackState, StateDir, credentials_file
+from services.launcher.state import STACK_NAME, RunningInstance, StackState, StateDir, credentials_file
 from services.launcher.stopped_watch import StoppedWatch
+from services.launcher.troubles import Troubles
 from shared.bus import Bus, Delivery
 from shared.bus.connection import without_password
 from shared.bus.credentials import load_credentials
 from shared.bus.fleet_state import HEARTBEAT_S
 from shared.bus.permissions import OPERATOR
 from shared.bus.subjects import FLEET_ALL
+from shared.errors import PenstockError
 from shared.messages import Heartbeat
 from shared.tasks import cancel_until_done
 
@@ -85,6 +87,7 @@ class Stack:
         self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
         self._held_ports = ExitStack()
+        self._troubles = Troubles(self._say)
         self._forker: Forker | None = None
         self._forking: asyncio.Task[None] | None = None
 
@@ -96,7 +99,7 @@ class Stack:
             await self._start_nats()
             self._start_instances(grpc_ports, http_ports)
             if await self._until_ready():
-                self._state.write(self._description())
+                self._write_state()
                 nats = without_password(self._nats_url)
                 self._announce(f"ready grpc={self._grpc} http={self._http} nats={nats}")
                 await self._watch()
@@ -135,9 +138,28 @@ class Stack:
             self._nats = self._launch(spec)
             await wait_until_up(self._nats, self._nats_url)
             self._nats.mark_ready()
+        await self._open_bus()
+
+    async def _open_bus(self) -> None:
         credentials = load_credentials(self._nats_credentials)
         self._bus = await Bus.connect(self._nats_url, name="penstock-launcher", credentials=credentials)
         await self._bus.serve(FLEET_ALL, self._on_beat)
+
+    async def _keep_bus(self) -> None:
+        """Connect anew where the connection is gone for good; services that lost theirs end and are started
+        again."""
+        assert self._bus is not None
+        if not self._bus.lost.is_set():
+            return
+        lost = self._bus
+        try:
+            await self._open_bus()
+        except PenstockError as error:
+            self._troubles.tell("bus", f"{lost.why_lost}; and again: {error}")
+        else:
+            await lost.close()
+            self._troubles.over("bus")
+            self._say("the launcher hears the services again")
 
     def _start_instances(self, grpc_ports: list[int], http_ports: list[int]) -> None:
         specs = self._plan(
@@ -206,14 +228,29 @@ class Stack:
         try:
             while not self.stop.is_set():
                 await self._tick(WATCH_POLL_S)
+                await self._keep_bus()
                 for instance in self._instances:
                     self._check_ready(instance, loading=set())
-                self._state.write(self._description())
+                self._write_state()
                 for watch in watches:
                     if watch.done():
                         watch.result()
         finally:
             await cancel_until_done(*watches)
+
+    def _write_state(self) -> None:
+        """Keep stack.json true, as soon as there is room for it: services do not wait for that."""
+        try:
+            self._state.write(self._description())
+        except OSError as error:
+            self._troubles.tell(
+                "state",
+                f"{self._state.path / STACK_NAME} cannot be written ({error.strerror or error}): `penstock "
+                "status` and others may not find what was started since; it is written when that is over",
+            )
+        else:
+            if self._troubles.over("state"):
+                self._say(f"{self._state.path / STACK_NAME} is up to date again")
 
     def _addresses(self) -> list[tuple[Instance, str]]:
         """Return where each running process serves /live, unless its heartbeats say that it lives."""

@@ -58,6 +58,14 @@ def credentials_file(state_dir: Path, user: str) -> Path:
     return state_dir / BUS_FOLDER / f"{user}.toml"
 
 
+def unwritable(state_dir: Path, error: OSError) -> InvalidRequest:
+    """Return the error of a stack that cannot be started for want of room."""
+    return InvalidRequest(
+        f"the state directory {state_dir} cannot be written to: {error.strerror or error}; make room there, "
+        "or pass another one with --state-dir"
+    )
+
+
 class StateDir:
     """Holds the directory's lock for as long as it is open; the kernel frees it whatever happens."""
 
@@ -86,9 +94,12 @@ class StateDir:
                 f"a stack (process {pid}) already runs from {self.path}; "
                 "stop it, or pass another --state-dir to run a second one"
             ) from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+        try:
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+        except OSError as error:
+            raise unwritable(self.path, error) from error
         self._lock = lock
         self.clear()
 

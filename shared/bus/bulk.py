@@ -29,6 +29,7 @@ from shared.bus.client import BusClient, is_refusal, login, refusal
 from shared.bus.connection import bounded, without_password
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
+from shared.bus.refusals import Refusals
 from shared.errors import InvalidRequest, TooLarge, Unavailable
 
 FIRST_CONNECT_S = 15.0
@@ -147,6 +148,7 @@ class BulkConnection:
     def __init__(self, client: _BulkClient, name: str) -> None:
         self._client = client
         self._denials = Denials(name)
+        self._refusals: Refusals
         self._opened = False
         self._reconnected: list[Callable[[], None]] = []
         self._last_error: Exception | None = None
@@ -159,6 +161,8 @@ class BulkConnection:
         for ever."""
         client = _BulkClient()
         connection = cls(client, name)
+        shown_url = without_password(url)
+        connection._refusals = Refusals(client, name, shown_url, credentials, RECONNECT_WAIT_S)
         try:
             call = client.connect(
                 url,
@@ -174,7 +178,7 @@ class BulkConnection:
             await bounded(call, FIRST_CONNECT_S)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await connection.close()
-            why, shown_url = connection._last_error or error, without_password(url)
+            why = connection._last_error or error
             if is_refusal(why):
                 raise Unavailable(refusal(shown_url, credentials, why)) from error
             raise Unavailable(
@@ -249,6 +253,7 @@ class BulkConnection:
         self.strays += 1
 
     async def _on_reconnected(self) -> None:
+        self._refusals.ended()
         log.info("the bulk connection is back")
         for callback in self._reconnected:
             callback()
@@ -258,9 +263,13 @@ class BulkConnection:
         self._last_error = error
         if is_refusal(error) and not self._opened:
             raise error  # the only way out of a first connect that goes on for ever
-        if self._denials.take(error):
-            return
-        log.warning("bulk connection", error=type(error).__name__, detail=str(error))
+        if self._refusals.take(error) or self._denials.take(error):
+            return  # a refusal that stays ends the process by its control connection
+        if self._client.is_connected:
+            log.warning("bulk connection", error=type(error).__name__, detail=str(error))
+        else:
+            # One line per failed attempt, twenty a second: only for those who look for it.
+            log.debug("bulk_connect_failed", error=type(error).__name__, detail=str(error))
 
 
 def _check_subject(subject: str) -> None:

@@ -60,7 +60,7 @@ class Bus:
         self._repeated_asks = RepeatedAsks()
         self.offsets = ClockOffsets()
         self.lost = connection.lost
-        """Set when the server has closed the connection for good."""
+        """Set when the connection is gone for good; `why_lost` says why."""
 
     @classmethod
     async def connect(
@@ -72,6 +72,11 @@ class Bus:
         """
         connection = await Connection.open(url, name=name, credentials=credentials)
         return cls(connection, sender or (credentials.user if credentials else ""))
+
+    @property
+    def why_lost(self) -> str:
+        """Return the sentence about a connection that is lost for good."""
+        return self._connection.why_lost
 
     @property
     def connected(self) -> bool:

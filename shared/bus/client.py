@@ -1,4 +1,4 @@
-"""nats-py's client, except for three things.
+"""nats-py's client, except for four things.
 
 It does not tell a password to a server that says it has no TLS. nats-py encrypts when the server asks for
 it. A server in between that does not ask would get everything in the clear: who wants TLS must be able to
@@ -6,6 +6,9 @@ insist.
 
 It hands messages over as it reads them. nats-py puts each into a queue, which a task of the subscription's
 empties in a later turn of the loop: to receivers that never wait that is only a delay.
+
+It does not close for good when the server takes back a login while it is connected, as one does that reads
+new passwords: it connects again, and is let in or refused like others.
 
 Nothing that is read ends its read loop, after which a connection looks open and hears nothing until, six
 seconds later, its own pings tell. nats-py's ends over the PONG of a flush that was given up, and over a
@@ -31,6 +34,9 @@ class NoTls(nats.errors.Error):
     def __str__(self) -> str:
         return "it offers no TLS"
 
+
+REFUSALS = ("authorization violation", "user authentication revoked", "user authentication expired")
+"""The words of a server that does not let in, or no longer."""
 
 Take = Callable[[str, str, bytes], Awaitable[None] | None]
 """Takes subject, reply subject and data of a message; what it returns is waited for before the next one."""
@@ -60,6 +66,21 @@ class BusClient(Client):
         if waiting is not None:
             await waiting
 
+    async def _process_err(self, err_msg: str) -> None:
+        error = nats.errors.Error(f"nats: {err_msg.strip()}")
+        if is_refusal(error) and self.is_connected:
+            await self._process_op_err(error)
+        else:
+            await super()._process_err(err_msg)
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            if self._transport is not None:
+                self._transport.close()  # the next attempt opens another one
+            raise
+
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
@@ -85,7 +106,7 @@ def login(url: str, credentials: Credentials | None) -> dict[str, Any]:
 def is_refusal(error: object) -> bool:
     """Return whether trying again is in vain: the server refuses us, or we it."""
     distrust = isinstance(error, ssl.SSLCertVerificationError | NoTls)
-    return distrust or "authorization violation" in str(error).lower()
+    return distrust or any(words in str(error).lower() for words in REFUSALS)
 
 
 def refusal(url: str, credentials: Credentials | None, why: object) -> str:

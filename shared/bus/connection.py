@@ -2,7 +2,7 @@
 
 - Its error callback must never raise: an exception there ends the read loop for good.
 - The first connect is bounded (a wrong address would be retried for ever) and ends at once when the
-  server refuses the password; later reconnects go on for ever, every 50 ms.
+  server refuses the password; later reconnects go on for ever, every 50 ms, unless they are refused.
 - `flush()` writes its PING before the pending SUB and PUB, so one flush proves nothing: flush twice.
 - A forced flush swallows a cancellation; `publish` raises it again. So may connect, drain and close.
 """
@@ -21,6 +21,7 @@ from shared.bus.client import BusClient, is_refusal, login, refusal
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
 from shared.bus.open_asks import OpenAsks
+from shared.bus.refusals import Refusals
 from shared.bus.subjects import answers
 from shared.errors import InternalError, TooLarge, Unavailable
 from shared.tasks import cancel_until_done
@@ -46,9 +47,12 @@ class Connection:
         self.name = name
         self.client = BusClient()
         self.lost = asyncio.Event()
-        """Set when the connection is closed for good without our asking (a protocol violation)."""
+        """Set when the connection is gone for good without our asking: closed by the server over a protocol
+        violation, or refused for too long."""
+        self.why_lost = f"the NATS server at {self.url} closed the connection for good; its log says why"
         self.denials = Denials(name)
         self.asks = OpenAsks(self.client, self.publish)
+        self.refusals: Refusals
         self.reconnects = 0
         self._answers = answers("")
         self._opened = False
@@ -62,6 +66,7 @@ class Connection:
         not to be trusted."""
         self = cls(url, name)
         self._answers = answers(credentials.user if credentials else "")
+        self.refusals = Refusals(self.client, name, self.url, credentials, RECONNECT_WAIT_S)
         try:
             await bounded(self.client.connect(**self._options(url, credentials)), FIRST_CONNECT_S)
         except (TimeoutError, nats.errors.Error, OSError, ValueError) as error:
@@ -196,7 +201,9 @@ class Connection:
             self._last_error = error
         if is_refusal(error) and not self._opened:
             raise error  # the only way out of a first connect that goes on for ever
-        if isinstance(error, nats.errors.SlowConsumerError):
+        if self.refusals.take(error):
+            self._check_final()
+        elif isinstance(error, nats.errors.SlowConsumerError):
             metrics.DROPPED_MESSAGES.labels(reason="slow_consumer").inc()
             log.warning("bus_slow_consumer", subject=error.subject)
         elif self.denials.take(error):
@@ -207,6 +214,12 @@ class Connection:
             # One line per failed attempt, twenty a second: only for those who look for it.
             log.debug("bus_connect_failed", url=self.url, error=_sentence(error))
 
+    def _check_final(self) -> None:
+        if self.refusals.final and not self.lost.is_set():
+            self.why_lost = self.refusals.final
+            log.error("bus_refused_for_good", connection=self.name, error=self.why_lost)
+            self.lost.set()
+
     async def _on_disconnected(self) -> None:
         if not self._closing:
             log.warning("bus_disconnected", connection=self.name, url=self.url)
@@ -214,6 +227,7 @@ class Connection:
     async def _on_reconnected(self) -> None:
         metrics.RECONNECTS.inc()
         log.info("bus_reconnected", connection=self.name, url=self.url)
+        self.refusals.ended()
         self.reconnects += 1
         self.asks.reconnected()
         for callback in self._reconnect_callbacks:

@@ -19,12 +19,14 @@ ALLOWED = ({"user", "password"}, {"user", "password", "tls_ca"}, {"tls_ca"})
 class Credentials:
     """`tls_ca` is the file with the certificates that the server's must be signed by: then TLS is a must.
 
-    `user` and `password` may be "" where that is all a server wants.
+    `user` and `password` may be "" where that is all a server wants. `file` is where they were read, "" for
+    those that are in no file.
     """
 
     user: str
     password: str = field(repr=False)
     tls_ca: str = ""
+    file: str = field(default="", compare=False)
 
     @classmethod
     def random(cls, user: str) -> Credentials:
@@ -63,6 +65,6 @@ def load_credentials(file: str) -> Credentials | None:
             f'the NATS credentials {file} must be two lines, user = "…" and password = "…", '
             'and tls_ca = "FILE" where the server has a certificate of its own'
         )
-    credentials = Credentials(table.get("user", ""), table.get("password", ""), table.get("tls_ca", ""))
+    credentials = Credentials(table.get("user", ""), table.get("password", ""), table.get("tls_ca", ""), file)
     credentials.tls_context()  # what is wrong with it is to be heard now
     return credentials

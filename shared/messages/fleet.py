@@ -149,7 +149,6 @@ class Heartbeat:
     incarnation: int
     state: str
     sent_unix_us: int = 0
-    sent_steady_us: int = 0
     host: str = ""
     pid: int = 0
     metrics: str = ""
@@ -161,6 +160,7 @@ class Heartbeat:
     steps: int = 0
     stalled_ms: int = 0
     reconnects: int = 0
+    sent_steady_us: int = 0
     capacity: int = 0
     live: int = 0
     queued: int = 0

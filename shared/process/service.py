@@ -149,14 +149,18 @@ class Service(Generic[C]):
         """Run until the drain begins and its callbacks are done. Raises what failed the service."""
         self.running = True
         await self.supervisor.run_until(self.stopping)
-        if self.bus.lost.is_set():
-            raise Unavailable("the NATS server closed the connection for good; its log says why")
+        self.check_bus()
         try:
             async with asyncio.timeout(self.config.drain_timeout_s):
                 for callback in reversed(self._on_drain):
                     await callback()
         except TimeoutError:
             log.warning("drain_incomplete", drain_timeout_s=self.config.drain_timeout_s)
+
+    def check_bus(self) -> None:
+        """Raises Unavailable where the connection to NATS is gone for good."""
+        if self.bus.lost.is_set():
+            raise Unavailable(self.bus.why_lost)
 
     # ---- life, by run_service -----------------------------------------------------------------------
 
@@ -291,6 +295,7 @@ async def _run_body(service: Service[C], body: Body[C]) -> None:
             await body_task
         else:
             await watch
+            service.check_bus()
     finally:
         body_task.cancel()
         watch.cancel()

@@ -347,3 +347,27 @@ async def test_a_time_of_day_that_is_set_costs_no_request(
             assert await ask(0) == Accepted(3)
     finally:
         await beats.stop()
+
+
+async def test_a_service_that_is_refused_for_too_long_ends_with_a_sentence(
+    start: Start, tmp_path: Path
+) -> None:
+    """What starts it again lets it read all anew."""
+    own = tmp_path / "own.toml"
+    Credentials("retriever-0", "before").write(own)
+    server = NatsServer(extra_config="authorization { user: retriever-0, password: before }")
+    await server.start()
+    renewed = NatsServer(
+        port=server.port, extra_config="authorization { user: retriever-0, password: after }"
+    )
+    try:
+        process = await start("impatient", PENSTOCK_NATS_URL=server.url, PENSTOCK_NATS_CREDENTIALS=str(own))
+        await until(lambda: process.event("ready"), timeout_s=START_S)
+        await server.kill()
+        await renewed.start()
+        assert await process.exit_code() == 1
+    finally:
+        await server.stop()
+        await renewed.stop()
+    assert "refuses the user retriever-0" in process.stderr
+    assert "it has done so for 0.1 s" in process.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -17,7 +18,9 @@ import pytest
 
 from services.launcher.prober import HUNG_AFTER_PROBES, PROBE_EVERY_S
 from shared.bus.connection import FIRST_CONNECT_S
+from shared.bus.credentials import Credentials
 from shared.bus.nats_server import NatsServer
+from shared.bus.refusals import REFUSED_FOR_S
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -66,9 +69,10 @@ from services.launcher.__main__ import main
 from services.launcher.instance import InstanceSpec
 from services.launcher import prober
 from services.launcher.plan import plan_instances
-from shared.bus import connection
+from shared.bus import connection, refusals
 
 connection.FIRST_CONNECT_S = {first_connect_s!r}
+refusals.REFUSED_FOR_S = {refused_for_s!r}
 prober.HUNG_AFTER_PROBES = {hung_after_probes!r}
 prober.PROBE_EVERY_S = prober.PROBE_TIMEOUT_S = {probe_s!r}
 COMMANDS = {commands!r}
@@ -87,7 +91,14 @@ if __name__ == "__main__":
 class Up:
     """A launcher in a process of its own."""
 
-    def __init__(self, folder: Path, commands: dict[str, list[str]], *argv: str, **constants: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        commands: dict[str, list[str]],
+        *argv: str,
+        prefix: tuple[str, ...] = (),
+        **constants: float,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         (folder / "service.py").write_text(SERVICE)
         driver = folder / "driver.py"
@@ -96,7 +107,16 @@ class Up:
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, str(driver), "--state-dir", str(self.state_dir), "--draft", "none", *argv],
+            [
+                *prefix,
+                sys.executable,
+                str(driver),
+                "--state-dir",
+                str(self.state_dir),
+                "--draft",
+                "none",
+                *argv,
+            ],
             cwd=folder,
             env={
                 **os.environ,
@@ -161,9 +181,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         grpc_port: int = 0,
         http_port: int = 0,
         first_connect_s: float = FIRST_CONNECT_S,
+        refused_for_s: float = REFUSED_FOR_S,
         hung_after_probes: int = HUNG_AFTER_PROBES,
         probe_s: float = PROBE_EVERY_S,
         forked: bool = False,
+        prefix: tuple[str, ...] = (),
         **commands: list[str],
     ) -> Up:
         service = tmp_path / folder / "service.py"
@@ -171,11 +193,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         argv = ("--grpc-port", str(grpc_port), "--http-port", str(http_port), *argv)
         constants = {
             "first_connect_s": first_connect_s,
+            "refused_for_s": refused_for_s,
             "hung_after_probes": hung_after_probes,
             "probe_s": probe_s,
             "forked": forked,
         }
-        up = Up(tmp_path / folder, default | commands, *argv, **constants)
+        up = Up(tmp_path / folder, default | commands, *argv, prefix=prefix, **constants)
         started.append(up)
         return up
 
@@ -297,6 +320,36 @@ async def test_a_killed_service_comes_back_and_stack_json_has_its_new_pid(start:
     await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
     assert "penstock | decode-0 was killed by SIGKILL; starting it again in 100 ms" in up.stderr
     assert up.stack()["instances"][0]["pid"] in up.pids()
+
+
+async def test_a_state_directory_that_is_full_ends_nothing_and_is_true_again_when_there_is_room(
+    start: Start,
+) -> None:
+    up = start()
+    await up.until_ready()
+    old = up.stack()["instances"][1]["pid"]
+    _, most = resource.prlimit(up.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(up.process.pid, resource.RLIMIT_FSIZE, (0, most))  # no file of the launcher takes a byte
+    os.kill(old, signal.SIGKILL)
+    await until(lambda: sum("decode-0 ready in" in line for line in up.stderr) == 2, timeout_s=TIMEOUT_S)
+    await until(lambda: told(up, "stack.json cannot be written"), timeout_s=TIMEOUT_S)
+    assert up.stack()["instances"][1]["pid"] == old  # whole, if not true
+    assert up.process.poll() is None
+    resource.prlimit(up.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    await until(lambda: up.stack()["instances"][1]["pid"] != old, timeout_s=TIMEOUT_S)
+    await until(lambda: told(up, "stack.json is up to date again"), timeout_s=TIMEOUT_S)
+    assert told(up, "cannot be written") == 1
+    assert up.stack()["instances"][0]["pid"] in up.pids()  # which has gone on all the time
+
+
+async def test_a_start_without_room_is_refused_with_a_sentence(start: Start) -> None:
+    up = start(prefix=("/bin/sh", "-c", 'ulimit -f 0; exec "$@"', "sh"))
+    assert up.wait() == 2
+    assert f"{up.state_dir} cannot be written to: File too large; make room there" in up.stderr[-1]
+
+
+def told(up: Up, words: str) -> int:
+    return sum(words in line for line in up.stderr)
 
 
 def is_forked(pid: int) -> bool:
@@ -470,3 +523,30 @@ async def test_many_processes_that_write_at_once_never_tear_a_line(start: Start)
     up.process.terminate()
     assert up.wait() == 0
     assert {said.partition(" | ")[2] for said in up.stderr if "xxx" in said} == {line + " end"}
+
+
+async def test_a_launcher_that_its_server_refuses_for_too_long_connects_anew_and_ends_nothing(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server has other passwords, and so have its services: all come back when the file has them too."""
+    own = tmp_path / "own.toml"
+    Credentials("u", "before").write(own)
+    monkeypatch.setenv("PENSTOCK_NATS_CREDENTIALS", str(own))
+    server = NatsServer(extra_config="authorization { user: u, password: before }")
+    await server.start()
+    renewed = NatsServer(port=server.port, extra_config="authorization { user: u, password: after }")
+    try:
+        up = start("--nats-url", server.url, first_connect_s=5.0, refused_for_s=0.1)
+        await up.until_ready()
+        old = up.stack()["instances"][1]["pid"]
+        await server.kill()
+        await renewed.start()
+        await until(lambda: told(up, "has done so for 0.1 s"), timeout_s=TIMEOUT_S)
+        Credentials("u", "after").write(own)
+        await until(lambda: told(up, "the launcher hears the services again"), timeout_s=TIMEOUT_S)
+        os.kill(up.stack()["instances"][1]["pid"], signal.SIGKILL)
+        await until(lambda: up.stack()["instances"][1]["pid"] != old, timeout_s=TIMEOUT_S)
+        assert up.process.poll() is None
+    finally:
+        await server.stop()
+        await renewed.stop()

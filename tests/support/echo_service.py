@@ -1,6 +1,7 @@
 """A small real service for tests of the process frame.
 
-ECHO_MODE: "" serves; "impatient" does not wait long for its bus; "slow_load" loads for ever; "missing_model"
+ECHO_MODE: "" serves; "impatient" does not wait long for its bus, nor
+bears a refusal long; "slow_load" loads for ever; "missing_model"
 fails while loading; "crash" has an actor that crashes on every start; "block" and "wait" have one that never
 comes back from a Retrieve, with its event loop and without it; "slow_drain" never finishes its drain; "clock"
 sets its time of day on by as many seconds as a Retrieve says.
@@ -13,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 
-from shared.bus import Delivery, connection
+from shared.bus import Delivery, connection, refusals
 from shared.config.fields import ServiceConfig
 from shared.errors import NotFound
 from shared.messages import Accepted, Heartbeat, Retrieve
@@ -67,4 +68,5 @@ async def body(service: Service[ServiceConfig]) -> None:
 if __name__ == "__main__":
     if MODE == "impatient":
         connection.FIRST_CONNECT_S = 0.3
+        refusals.REFUSED_FOR_S = 0.1
     run_service("retriever", ServiceConfig, body)

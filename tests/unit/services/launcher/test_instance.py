@@ -159,6 +159,35 @@ async def test_a_command_that_does_not_exist_fails_the_start() -> None:
         await within(Instance(spec, Log().writer).run())
 
 
+@pytest.mark.parametrize("trouble", ["refuses its configuration", "cannot be started"])
+async def test_one_that_was_ready_once_is_started_again_whatever_becomes_of_it(
+    tmp_path: Path, trouble: str
+) -> None:
+    """A stack that serves goes on without it meanwhile."""
+    log = Log()
+    script = tmp_path / "serve"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    script.chmod(0o700)
+    spec = InstanceSpec("decode", "decode-0", (str(script),), {"PATH": os.environ["PATH"]})
+    child = Instance(spec, log.writer, make_backoff=lambda: Backoff(first_s=0.001, max_s=0.002))
+    task = asyncio.create_task(child.run())
+    await until(lambda: child.pid)
+    child.mark_ready()
+    if trouble == "cannot be started":
+        script.unlink()
+    else:
+        script.write_text("#!/bin/sh\nexit 2\n")
+    assert child.process is not None
+    child.process.send_signal(9)
+    await until(lambda: child.restarts >= 3)
+    script.write_text("#!/bin/sh\necho serves again\nexec sleep 600\n")
+    script.chmod(0o700)
+    await until(lambda: "serves again" in child.last_lines)
+    child.terminate()
+    await within(task)
+    assert ("could not be started" if trouble == "cannot be started" else "exited with code 2") in log.text()
+
+
 async def test_hidden_lines_are_not_shown_but_count_as_last_words() -> None:
     log = Log()
     with pytest.raises(ConfigurationRefused, match="quiet"):

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import threading
+from pathlib import Path
 
 from services.launcher.log_lines import CUT_MARK, LineSplitter, LineWriter
+from tests.support.wait import until
 
 
 def test_lines_come_out_whole_however_the_bytes_arrive() -> None:
@@ -54,6 +57,22 @@ def test_as_json_every_line_is_an_object_and_one_that_is_already_is_passed_on() 
         ("decode", "decode-0", "{not json"),
     ]
     assert all(list(line) == list(json.loads(said)) for line in map(json.loads, others))
+
+
+async def test_lines_that_a_full_disk_did_not_take_are_told_of_when_there_is_room(tmp_path: Path) -> None:
+    stream = os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb", buffering=0)
+    log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    writer = LineWriter(stream)
+    writer.write("decode-0", b"lost")
+    writer.write("decode-0", b"lost too")
+    await until(lambda: writer._unwritten == 2)
+    os.dup2(log, stream.fileno())
+    writer.write("decode-0", b"there")
+    writer.close()
+    stream.close()
+    os.close(log)
+    said = (tmp_path / "log").read_bytes()
+    assert said == b"penstock | 2 log lines could not be written\ndecode-0 | there\n"
 
 
 class StuckStream(io.BytesIO):
