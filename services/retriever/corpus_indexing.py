@@ -148,7 +148,7 @@ class CorpusIndexing:
             files=len(built.index.table.files),
             nearest=built.index.nearest.description,
         )
-        corpus.replace_index(built.index, built.generation)
+        corpus.replace_index(built.index, built.generation, built.digest)
 
 
 def _serve_old(corpus: ServedCorpus, follower: IndexFollower) -> bool:

@@ -9,7 +9,8 @@ import structlog
 
 from services.retriever.served_corpus import ServedCorpus
 from shared.errors import PenstockError
-from shared.retrieval.index.store import current_generation, open_generation
+from shared.retrieval.index.manifest import read_pointer
+from shared.retrieval.index.store import open_generation
 
 POLL_S = 1.0
 """The time between two looks for a newer index; one small file is read each time."""
@@ -27,12 +28,12 @@ class IndexFollower:
         self._told = ""
 
     def follow(self) -> bool:
-        """Goes on to the current generation when it is another one. One that cannot be used leaves the old
-        one in service, and is told of once. Whether anything has changed."""
+        """Goes on to the current generation when another index is in it, whatever its number; returns whether
+        anything has changed. One that cannot be used leaves the old one in service, and is told of once."""
         corpus = self._corpus
         try:
-            current = current_generation(self._folder)
-            if current == corpus.generation:
+            current = read_pointer(self._folder)
+            if corpus.digest == ("" if current is None else current.manifest):
                 return self._forget_trouble()
             opened = open_generation(self._folder, self._embedder)
         except (PenstockError, OSError) as error:
@@ -42,7 +43,7 @@ class IndexFollower:
             return self._report_trouble(f"its index cannot be read ({type(error).__name__})")
         if opened is None:
             return False
-        corpus.replace_index(opened.index, opened.number)
+        corpus.replace_index(opened.index, opened.number, opened.digest)
         self._told = ""
         log.info(
             "index_replaced",

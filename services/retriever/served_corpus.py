@@ -14,10 +14,12 @@ from shared.telemetry import metrics
 
 @dataclass(frozen=True, slots=True)
 class SearchedIndex:
-    """A generation of a corpus' index, with what belongs to it alone."""
+    """A generation of a corpus' index, with what belongs to it alone. `digest` is that of its manifest, ""
+    for one that is on no disk."""
 
     index: PassageIndex
     generation: int
+    digest: str
     masks: MetadataMasks
 
 
@@ -45,9 +47,15 @@ class ServedCorpus:
         return 0 if self.searched is None else self.searched.generation
 
     @property
+    def digest(self) -> str:
+        """Return the digest of the manifest of what is searched; "" where there is none."""
+        return "" if self.searched is None else self.searched.digest
+
+    @property
     def state(self) -> str:
         """Another one for every index of every corpus of this retriever; "" where there is none."""
-        return "" if self.searched is None else f"{self.named.name}/{self.searched.generation}"
+        searched = self.searched
+        return "" if searched is None else f"{self.named.name}/{searched.digest or searched.generation}"
 
     @property
     def report(self) -> CorpusReport:
@@ -55,9 +63,9 @@ class ServedCorpus:
         passages, generation = (0, 0) if searched is None else (len(searched.index), searched.generation)
         return CorpusReport(self.named.name, passages, generation, self.trouble[:MAX_REPORTED_CHARS])
 
-    def replace_index(self, index: PassageIndex, generation: int) -> None:
+    def replace_index(self, index: PassageIndex, generation: int, digest: str = "") -> None:
         """Replace the index from the next batch on, without trouble."""
-        self.searched = SearchedIndex(index, generation, MetadataMasks(index.table))
+        self.searched = SearchedIndex(index, generation, digest, MetadataMasks(index.table))
         self.trouble = ""
         self._count()
 

@@ -53,11 +53,12 @@ IndexProgress = Callable[[int, int], None]
 @dataclass(frozen=True, slots=True)
 class Built:
     """`embedded` passages were new; `skipped` is what is not in the index, each with the reason. `generation`
-    numbers the states of the index: the same one, if nothing has changed."""
+    numbers the states of the index: the same one, if nothing has changed; `digest` says what is in it."""
 
     index: PassageIndex
     folder: Path
     generation: int
+    digest: str
     embedded: int
     skipped: tuple[tuple[str, str], ...]
 
@@ -118,7 +119,7 @@ def _build(
     if old is not None and old.manifest.content == content:
         if reading.seen != seen:
             save_seen(folder, RULES, content, reading.seen)
-        return Built(old.index, folder, old.number, 0, reading.skipped)
+        return Built(old.index, folder, old.number, old.digest, 0, reading.skipped)
     if len(table) > MAX_PASSAGES:
         raise TooLarge(
             f"the folder makes {len(table)} passages, more than {MAX_PASSAGES}; index a smaller one"
@@ -135,7 +136,7 @@ def _build(
     unfinished.remove()
     saved = open_generation(folder, MODEL, just_saved=True)
     assert saved is not None, "it has just been saved, under the lock"
-    return Built(saved.index, folder, saved.number, len(missing), reading.skipped)
+    return Built(saved.index, folder, saved.number, saved.digest, len(missing), reading.skipped)
 
 
 def _embed_missing(

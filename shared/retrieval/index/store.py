@@ -73,9 +73,14 @@ ChunkKeys = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """An open one: it stays on disk as long as its index is referred to."""
+    """An open one: it stays on disk as long as its index is referred to.
+
+    `digest` is that of its manifest, and so of everything in it: a folder that is wiped counts its generations
+    from 1 again.
+    """
 
     number: int
+    digest: str
     manifest: Manifest
     index: PassageIndex
     keys: ChunkKeys
@@ -85,12 +90,6 @@ def chunk_keys(texts: list[str]) -> ChunkKeys:
     """Equal for equal texts alone."""
     digests = (hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:KEY_BYTES] for text in texts)
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, KEY_BYTES)
-
-
-def current_generation(folder: Path) -> int:
-    """Its number; 0 where there is none of this format. Raises ChecksumMismatch when `current` is damaged."""
-    pointer = read_pointer(folder)
-    return 0 if pointer is None else pointer.generation
 
 
 def open_generation(folder: Path, embedder: str, *, just_saved: bool = False) -> Generation | None:
@@ -111,7 +110,7 @@ def open_generation(folder: Path, embedder: str, *, just_saved: bool = False) ->
             manifest = _usable_manifest(generation, pointer, embedder)
             if not just_saved:
                 _check_files(generation, manifest)
-            opened = _opened(generation, pointer.generation, manifest)
+            opened = _opened(generation, pointer, manifest)
         except BaseException:
             os.close(hold)
             raise
@@ -219,14 +218,15 @@ def _check_files(generation: Path, manifest: Manifest) -> None:
             raise ChecksumMismatch(f"{path} has changed since it was written")
 
 
-def _opened(generation: Path, number: int, manifest: Manifest) -> Generation:
+def _opened(generation: Path, pointer: CurrentPointer, manifest: Manifest) -> Generation:
     vectors = _mapped(generation / VECTORS_NAME, np.float32, manifest.passages)
     keys = _mapped(generation / KEYS_NAME, np.uint8, manifest.passages)
     table, lexical = PassageTable.load(generation), LexicalIndex.load(generation)
     if not len(table) == len(lexical) == manifest.passages or keys.shape[1] != KEY_BYTES:
         raise ChecksumMismatch(f"the files in {generation} do not belong together")
     nearest = NearestVectors.load(generation, manifest.nearest, vectors)
-    return Generation(number, manifest, PassageIndex(table, vectors, lexical, nearest), keys)
+    index = PassageIndex(table, vectors, lexical, nearest)
+    return Generation(pointer.generation, pointer.manifest, manifest, index, keys)
 
 
 def _mapped(path: Path, dtype: type[np.generic], rows: int) -> npt.NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from services.retriever import index_follower
 from services.retriever.index_follower import IndexFollower
 from services.retriever.served_corpus import ServedCorpus
 from shared.config.named_corpus import NamedCorpus
-from shared.retrieval.index.manifest import POINTER_NAME
+from shared.retrieval.index.manifest import POINTER_NAME, read_pointer
 from shared.retrieval.index.store import Generation, open_generation
 from tests.support.small_index import SMALL_INDEX_MODEL, save_small_index
 
@@ -50,6 +51,24 @@ def test_a_newer_index_replaces_it_once(
     assert follower.follow()
     assert not follower.follow()
     assert (texts(corpus), corpus.generation) == (["new", "newer"], generation)
+
+
+def test_an_index_that_was_wiped_and_made_again_replaces_the_old_one_of_its_number(
+    tmp_path: Path, follower: IndexFollower, corpus: ServedCorpus
+) -> None:
+    number, state = corpus.generation, corpus.state
+    for path in tmp_path.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    assert not follower.follow()  # meanwhile there is none, and the old one serves
+    assert texts(corpus) == ["old"]
+    assert save_small_index(tmp_path, "new") == number
+    assert follower.follow()
+    assert not follower.follow()
+    assert texts(corpus) == ["new"]
+    assert corpus.state != state  # what was answered from the old one is not answered any more
 
 
 def test_one_that_cannot_be_used_is_told_once_and_the_next_one_is_taken(
@@ -108,4 +127,6 @@ def test_where_there_is_no_index_there_is_none_until_one_is_made(
     assert (corpus.generation, corpus.state) == (0, "")
     save_small_index(tmp_path, "first")
     assert follower.follow()
-    assert (texts(corpus), corpus.state) == (["first"], "handbook/1")
+    pointer = read_pointer(tmp_path)
+    assert pointer is not None
+    assert (texts(corpus), corpus.state) == (["first"], f"handbook/{pointer.manifest}")

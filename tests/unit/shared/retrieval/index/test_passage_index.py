@@ -19,8 +19,7 @@ from shared.retrieval.encoders.embedder import Embedder
 from shared.retrieval.encoders.vectors import Vectors
 from shared.retrieval.index import build
 from shared.retrieval.index.build import Built, build_index, index_folder
-from shared.retrieval.index.manifest import FORMAT
-from shared.retrieval.index.store import current_generation
+from shared.retrieval.index.manifest import FORMAT, read_pointer
 from shared.retrieval.index.unfinished import UNFINISHED_NAME
 
 
@@ -263,7 +262,9 @@ def test_what_is_interrupted_leaves_the_old_index_as_it_was(
     for path in corpus.iterdir():
         path.write_text(path.read_text() + "\nAnd more.\n")
     break_off(corpus, embedder, monkeypatch)
-    assert current_generation(old.folder) == old.generation
+    pointer = read_pointer(old.folder)
+    assert pointer is not None
+    assert (pointer.generation, pointer.manifest) == (old.generation, old.digest)
     assert best(old, embedder, "Which port?") == ("gate.md § Port", "The port of the gate is 50051.")
 
 
