@@ -78,7 +78,7 @@ class BusClient(Client):
             await super()._process_connect_init()
         except BaseException:
             if self._transport is not None:
-                self._transport.close()  # the next attempt opens another one
+                self._transport.close()  # type: ignore[no-untyped-call]  # the next attempt opens another one
             raise
 
     async def _process_pong(self) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, Delivery
+from shared.bus import Bus, Delivery, connection
 from shared.bus.bulk import BulkConnection
 from shared.bus.connection import FIRST_CONNECT_S
-from shared.bus.credentials import Credentials
+from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox
-from shared.errors import Unavailable
+from shared.errors import InvalidRequest, Unavailable
 from shared.messages import Cancel
-from tests.support.certificate import Certificate, make_certificate
+from tests.support.certificate import Authority, Certificate, make_certificate
 from tests.support.wait import until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
@@ -143,3 +144,77 @@ async def test_a_server_without_tls_never_hears_a_password_that_is_meant_for_one
         (sentence,) = await refused(f"{scheme}://127.0.0.1:{port}", credentials)
     assert "it offers no TLS" in sentence
     assert heard == b""
+
+
+# ---- an authority that signs for the server and for its clients --------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """What an authority of one's own has signed: for the server, and for a client."""
+
+    ca: str
+    server: Certificate
+    client: Certificate
+
+    def config(self, *more: str) -> str:
+        lines = (f'cert_file: "{self.server.certificate}"', f'key_file: "{self.server.key}"', *more)
+        return f"tls {{ {', '.join(lines)} }}\n{AUTHORIZATION}"
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
+    folder = tmp_path_factory.mktemp("authority")
+    authority = Authority(make_certificate(folder / "ca"))
+    server = authority.sign(folder / "server", "nats", "IP:127.0.0.1")
+    return Signed(str(authority.own.certificate), server, authority.sign(folder / "client", "decode-0"))
+
+
+async def test_a_server_that_wants_to_see_a_certificate_is_shown_that_of_the_file(
+    signed: Signed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "FIRST_CONNECT_S", 2.0)
+    server = NatsServer(extra_config=signed.config(f'ca_file: "{signed.ca}"', "verify: true"))
+    await server.start()
+    own, none = tmp_path / "own.toml", Credentials("u", "p", signed.ca)
+    Credentials("u", "p", signed.ca, str(signed.client.certificate), str(signed.client.key)).write(own)
+    try:
+        bus = await Bus.connect(server.url, name="shown", credentials=load_credentials(str(own)))
+        bulk = await BulkConnection.connect(server.url, name="shown", credentials=load_credentials(str(own)))
+        await bulk.close()
+        await bus.close()
+        with pytest.raises(Unavailable):
+            await Bus.connect(server.url, name="bare", credentials=none)
+    finally:
+        await server.stop()
+
+
+async def test_a_certificate_of_another_authority_is_trusted_when_the_file_names_that_one(
+    signed: Signed, tmp_path: Path
+) -> None:
+    """The server is restarted with it while we are connected."""
+    own = tmp_path / "own.toml"
+    Credentials("u", "p", signed.ca).write(own)
+    first = NatsServer(extra_config=signed.config())
+    await first.start()
+    other = make_certificate(tmp_path / "other")
+    second = NatsServer(port=first.port, extra_config=f"{other.server_config}\n{AUTHORIZATION}")
+    bus = await Bus.connect(first.url, name="tls", credentials=load_credentials(str(own)))
+    try:
+        await first.kill()
+        await second.start()
+        await until(lambda: bus._connection.refusals._since_s is not None)
+        assert not bus.connected
+        Credentials("u", "p", str(other.certificate)).write(own)
+        await until(lambda: bus.connected)
+    finally:
+        await bus.close()
+        await first.stop()
+        await second.stop()
+
+
+async def test_certificates_of_our_own_that_cannot_be_used_are_named(signed: Signed, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    Credentials("u", "p", signed.ca, str(signed.client.certificate), str(signed.server.key)).write(own)
+    with pytest.raises(InvalidRequest, match=r"decode-0\.pem and its key .*nats\.key cannot be used"):
+        load_credentials(str(own))

@@ -98,7 +98,8 @@ async def test_a_server_that_is_killed_during_an_ask_of_the_only_instance_costs_
         if lost == "answer":
             holder.answers = silent
             call = asyncio.create_task(generate(running.stub, retrieving(may_degrade=False)))
-            ((envelope, message),) = await until(lambda: holder.of(asked))
+            await until(lambda: holder.of(asked))
+            ((envelope, message),) = holder.of(asked)
             async with lost_with(nats_server):
                 answer = answering(message)
                 assert isinstance(answer, Message)

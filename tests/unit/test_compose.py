@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.cli.fleet.secrets import FOLDERS
+from services.cli.fleet.secrets import FOLDERS, build_secrets_parser
 from services.gateway.config import GatewayConfig
 from services.gateway.connection_places import fit_connections
 from services.launcher.role_settings import config_type
@@ -98,8 +98,25 @@ def test_the_one_who_makes_the_secrets_writes_each_into_a_volume_of_its_own() ->
     assert all(f" {name} " in (COMPOSE / "Dockerfile").read_text().replace(";", " ") for name in FOLDERS)
 
 
+def test_on_an_encrypted_bus_everybody_finds_the_certificate_that_the_credentials_name() -> None:
+    """And nobody but the server its key."""
+    over = described("compose.tls.yaml")["services"]
+    *_, option, named = over["secrets"]["command"]
+    assert build_secrets_parser().parse_args(over["secrets"]["command"][2:]).tls_ca == named
+    assert option == "--tls-ca"
+    for name in (*ROLES, "cli"):
+        assert over[name] == {"volumes": [f"${{PENSTOCK_TLS:-./tls}}/ca.crt:{named}:ro"]}
+    before, command = described()["services"]["nats"]["command"], over["nats"]["command"]
+    assert command[: len(before)] == before
+    (folder,) = over["nats"]["volumes"]
+    served = folder.rsplit(":", 2)[1]
+    flags = command[len(before) :]
+    assert flags == ["--tls", "--tlscert", f"{served}/tls.crt", "--tlskey", f"{served}/tls.key"]
+
+
 def test_every_variable_is_told_of() -> None:
-    used = {name for name, _ in VARIABLE.findall((COMPOSE / "compose.yaml").read_text())}
+    files = [(COMPOSE / name).read_text() for name in ("compose.yaml", "compose.tls.yaml")]
+    used = {name for text in files for name, _ in VARIABLE.findall(text)}
     told = set(re.findall(r"`(\w+)`", (COMPOSE / "README.md").read_text()))
     assert used <= told
 

@@ -223,6 +223,29 @@ def test_the_component_that_the_file_offers_adds_the_speculator(checkout: Checko
 
 
 @needs_kustomize
+def test_the_component_of_an_encrypted_bus_gives_every_pod_the_certificate_and_no_key(
+    checkout: Checkout,
+) -> None:
+    file = checkout.folder / "compose" / "k8s" / "kustomization.yaml"
+    text = file.read_text()
+    assert "\n# components: [tls]\n" in text
+    file.write_text(text.replace("# components: [tls]", "components: [speculator, tls]"))
+    built = of_kind("Deployment", checkout.built("compose/k8s"))
+    assert set(built) == set(ROLES)
+    (made,) = re.findall(r"penstock secrets new .* --tls-ca (\S+)", PAGE)
+    for deployment in built.values():
+        kubernetes_validate.validate(deployment, VERSION, strict=True)
+        pod = deployment["spec"]["template"]["spec"]
+        (volume,) = [one for one in pod["volumes"] if one["name"] == "tls"]
+        (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "tls"]
+        assert volume["secret"]["secretName"] == "penstock-nats-tls"
+        assert [f"{mount['mountPath']}/{item['path']}" for item in volume["secret"]["items"]] == [made]
+    values = documents("tls/nats-values.yaml")[0]
+    named = [values["tlsCA"], values["config"]["nats"]["tls"], values["config"]["cluster"]["tls"]]
+    assert all(one["enabled"] and one["secretName"] == "penstock-nats-tls" for one in named)
+
+
+@needs_kustomize
 def test_one_address_leads_to_all_gateways_and_one_name_to_each(checkout: Checkout) -> None:
     services = of_kind("Service", checkout.built("compose/k8s"))
     assert services["gateway"]["spec"].get("clusterIP") is None

@@ -10,6 +10,7 @@ import argparse
 import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from services.cli.exit_codes import EXIT_FAILED
@@ -28,9 +29,12 @@ LISTEN = "port: 4222\n"
 
 
 def main(argv: Sequence[str]) -> int:
-    args = build_secrets_parser().parse_args(argv)
+    parser = build_secrets_parser()
+    args = parser.parse_args(argv)
+    if bool(args.tls_cert) != bool(args.tls_key) or (args.tls_cert and not args.tls_ca):
+        parser.error("--tls-cert and --tls-key come together, and with --tls-ca")
     try:
-        made = write_fleet_secrets(args.dir)
+        made = write_fleet_secrets(args.dir, args.tls_ca, args.tls_cert, args.tls_key)
     except OSError as error:
         print(f"penstock secrets: {args.dir} cannot be written ({error.strerror})", file=sys.stderr)
         return EXIT_FAILED
@@ -56,12 +60,19 @@ def build_secrets_parser() -> argparse.ArgumentParser:
         required=True,
         help=f"gets a folder each: {', '.join(FOLDERS)}; may be mounts",
     )
+    for option, what in (
+        ("--tls-ca", "the certificates that the server's must be signed by: then TLS is a must"),
+        ("--tls-cert", "a service's own certificate, for a server that wants to see one"),
+        ("--tls-key", "the key of that"),
+    ):
+        new.add_argument(option, metavar="FILE", default="", help=f"where services will find {what}")
     return parser
 
 
-def write_fleet_secrets(folder: Path) -> bool:
-    """Whether they had to be made. Raises OSError.
+def write_fleet_secrets(folder: Path, tls_ca: str = "", tls_cert: str = "", tls_key: str = "") -> bool:
+    """Return whether they had to be made. Raises OSError.
 
+    The files of certificates are named as services will find them; they need not be there now.
     The server's file is the last one: when it is there, so are the others, and all belong together.
     """
     for name in FOLDERS:
@@ -69,7 +80,8 @@ def write_fleet_secrets(folder: Path) -> bool:
     if (folder / SERVER / CONFIG_NAME).exists():
         return False
     users = [*map(role_user, ROLES), operator_user()]
-    credentials = [Credentials.random(user.name) for user in users]
+    tls = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
+    credentials = [replace(Credentials.random(user.name), **tls) for user in users]
     fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
     for one in credentials:
         one.write(folder / one.user / CREDENTIALS_NAME)

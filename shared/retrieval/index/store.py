@@ -75,8 +75,8 @@ ChunkKeys = npt.NDArray[np.uint8]
 class Generation:
     """An open one: it stays on disk as long as its index is referred to.
 
-    `digest` is that of its manifest, and so of everything in it: a folder that is wiped counts its generations
-    from 1 again.
+    `digest` is that of its manifest, and so of everything in it: a folder that is wiped counts its
+    generations from 1 again.
     """
 
     number: int

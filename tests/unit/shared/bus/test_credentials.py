@@ -45,7 +45,8 @@ def test_no_file_is_no_credentials() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "secret", 'user = "u"', 'user = "u"\npassword = ""', 'user = "u"\npassword = 1', "\xff",
-     'user = "u"\npassword = "secret"\nhost = "h"'],
+     'user = "u"\npassword = "secret"\nhost = "h"', 'tls_cert = "c"\ntls_key = "k"',
+     'tls_ca = "a"\ntls_cert = "c"'],
 )  # fmt: skip
 def test_a_file_that_is_none_is_named_and_not_quoted(tmp_path: Path, text: str) -> None:
     file = tmp_path / "f.toml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,26 @@ def test_each_folder_has_its_own_secrets_for_nobody_else_to_read(tmp_path: Path)
     assert len(passwords) == len(ROLES)
     assert len({(folder / role / "fleet_key").read_text() for role in ROLES}) == 1
     assert not (folder / "operator" / "fleet_key").exists()
+
+
+def test_certificates_are_named_as_services_will_find_them(tmp_path: Path) -> None:
+    files = {"tls_ca": "/tls/ca.crt", "tls_cert": "/tls/own.crt", "tls_key": "/tls/own.key"}
+    options = [word for name, file in files.items() for word in (f"--{name.replace('_', '-')}", file)]
+    assert main(["secrets", "new", "--dir", str(tmp_path), *options]) == 0
+    for role in (*ROLES, "operator"):
+        told = tomllib.loads((tmp_path / role / "credentials.toml").read_text())
+        assert told.items() >= files.items()
+        assert told["user"] == role
+
+
+@pytest.mark.parametrize("options", [["--tls-cert", "a"], ["--tls-cert", "a", "--tls-key", "b"]])
+def test_half_of_the_certificates_is_refused(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["secrets", "new", "--dir", str(tmp_path), *options])
+    assert caught.value.code == 2
+    assert "--tls-cert and --tls-key come together, and with --tls-ca" in capsys.readouterr().err
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:
