@@ -1,7 +1,8 @@
 """Logs on stderr: one JSON object per line with ts, level, event, role, instance, request_id; or as text.
 
-Code logs with `structlog.get_logger()`; lines of one event are bounded (`log_limit`). Prompts,
-completions and retrieved text are never logged above debug level.
+Code logs with `structlog.get_logger()`; lines of one event are bounded (`log_limit`), and a line that
+cannot be written fails nobody (`log_stream`). Prompts, completions and retrieved text are never logged above
+debug level.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from shared.telemetry.log_limit import LogLimit
+from shared.telemetry.log_stream import LogStream
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -33,6 +35,7 @@ def configure(
     text.
     """
     number = LEVELS[level]
+    lines = LogStream(stream or sys.stderr)
 
     def identity(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         event.setdefault("role", role)
@@ -42,6 +45,7 @@ def configure(
     structlog.configure(
         processors=[
             LogLimit(),
+            lines,
             structlog.contextvars.merge_contextvars,
             identity,
             structlog.processors.add_log_level,
@@ -50,7 +54,7 @@ def configure(
             _as_text if log_format == "text" else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(stream or sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, lines)),
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
