@@ -28,6 +28,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
+MAX_SENTENCE_CHARS = 2000
+"""A longer error loses its middle: it quotes more of what came than anybody reads, and it crosses the bus."""
+_END_CHARS = 500
+"""The characters that stay at the end, where a sentence says what to do."""
+
 
 class PenstockError(Exception):
     """Base of all typed errors.
@@ -38,9 +43,11 @@ class PenstockError(Exception):
     """
 
     code: ClassVar[str] = "internal"
+    max_chars: ClassVar[int] = MAX_SENTENCE_CHARS
     counted: bool = False
 
     def __init__(self, message: str, *, hop: str = "", retry_after_ms: int = 0) -> None:
+        message = _sayable(message, self.max_chars)
         super().__init__(message)
         self.message = message
         self.hop = hop
@@ -133,6 +140,14 @@ class EngineFault(InternalError):
     """The last words of a worker about a request that its engine was computing when it failed."""
 
     code = "engine_fault"
+
+
+def _sayable(message: str, max_chars: int) -> str:
+    """Return the sentence without its middle where it is too long, and without halves of characters, which
+    neither a log nor the bus can hold."""
+    if len(message) > max_chars:
+        message = f"{message[: max_chars - _END_CHARS]} … {message[-_END_CHARS:]}"
+    return message if message.isascii() else message.encode(errors="backslashreplace").decode()
 
 
 ERROR_TYPES: dict[str, type[PenstockError]] = {

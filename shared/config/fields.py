@@ -39,10 +39,15 @@ _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
 
+MAX_PROBLEMS_CHARS = 1 << 16
+"""All that is wrong with a configuration is told at once; of more than this the middle is left out."""
+
+
 class ConfigError(PenstockError):
     """A configuration value that cannot be used; the process stops with exit code 2."""
 
     code = "config"
+    max_chars = MAX_PROBLEMS_CHARS
 
 
 class PathRule(Enum):
