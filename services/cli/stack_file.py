@@ -66,6 +66,6 @@ def _stack(state_dir: Path, option: str) -> dict[str, Any]:
         raise NoStack(
             f"no stack runs from {state_dir}; start one with `penstock up`, or pass {option}"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NoStack(f"{path} cannot be read ({error}); restart the stack, or pass {option}") from error
     return stack if isinstance(stack, dict) else {}

@@ -90,7 +90,7 @@ def load_credentials(file: str) -> Credentials | None:
         table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidRequest(f"the NATS credentials {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the NATS credentials {file} are not TOML") from error
     if not all(isinstance(value, str) and value for value in table.values()) or not _is_whole(set(table)):
         raise InvalidRequest(

@@ -14,6 +14,8 @@ from shared.config.named_corpus import split_corpus
 from shared.roles import ROLES
 
 DEFAULT_FILE = Path("penstock.toml")
+MAX_CONFIG_FILE_BYTES = 1 << 20
+"""The longest configuration file that is read."""
 FILE_VARIABLE = "PENSTOCK_CONFIG"
 COMMON_TABLE = "common"
 MODEL_TABLE = "model"
@@ -80,11 +82,17 @@ def find_config_file(environ: Mapping[str, str]) -> ConfigFile:
 def read_config_file(path: Path) -> ConfigFile:
     """Raises ConfigError when it cannot be read or is not TOML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_FILE_BYTES + 1)
+        if len(data) > MAX_CONFIG_FILE_BYTES:
+            raise ConfigError(
+                f"the configuration file {path} is over the limit of {MAX_CONFIG_FILE_BYTES} bytes"
+            )
+        text = data.decode()
         tables = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"the configuration file {path} is not TOML: {error}") from error
     return ConfigFile(path, tables, _lines_of(text))
 

@@ -52,7 +52,7 @@ def weight_files(folder: Path) -> Iterator[Path]:
         raise InvalidRequest(f"{index.name} is larger than {MAX_INDEX_BYTES} bytes; download the model again")
     try:
         names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()), key=str)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRequest(f"{index.name} has no usable weight_map; download the model again") from error
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:

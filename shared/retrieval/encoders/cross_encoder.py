@@ -67,7 +67,7 @@ class CrossEncoder:
         try:
             config: Any = json.loads(_file(folder, CONFIG_NAME, MAX_CONFIG_BYTES).read_bytes())
             weights = load_file(str(_file(folder, WEIGHTS_NAME, MAX_WEIGHTS_BYTES)))
-        except (ValueError, SafetensorError) as error:
+        except (ValueError, RecursionError, SafetensorError) as error:
             raise InvalidRequest(f"{folder} holds no model that can be read: {error}") from error
         tokenizer_file = _file(folder, TOKENIZER_NAME, MAX_TOKENIZER_BYTES)
         if not isinstance(config, dict) or not any(
