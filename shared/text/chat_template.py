@@ -12,10 +12,10 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from shared.errors import InvalidRequest, TooLarge
+from shared.text.template_limits import LimitedEnvironment, counted_steps
 from shared.text.tool_formats import find_format
 
 MAX_RENDERED_CHARS = 8 << 20
@@ -26,11 +26,14 @@ _TEMPLATE_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     RecursionError,
+    SyntaxError,
     TypeError,
     ValueError,
 )
-"""The errors that the Python under a template raises when it meets values that it was not written for."""
+"""The errors of the Python that a template is compiled to: of what is none, and of values that it was not
+written for."""
 
 
 class ChatTemplate:
@@ -45,7 +48,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
             variables = meta.find_undeclared_variables(environment.parse(source))
-        except jinja2.TemplateError as error:
+        except _TEMPLATE_ERRORS as error:
             raise InvalidRequest(
                 f"the model's chat template cannot be compiled ({error}); correct it or send plain text"
             ) from error
@@ -68,13 +71,14 @@ class ChatTemplate:
         pieces: list[str] = []
         chars = 0
         try:
-            for piece in self._template.generate(add_generation_prompt=True, **variables):
-                chars += len(piece)
-                if chars > MAX_RENDERED_CHARS:
-                    raise TooLarge(
-                        f"the chat is rendered to over {MAX_RENDERED_CHARS} characters; shorten it"
-                    )
-                pieces.append(piece)
+            with counted_steps():
+                for piece in self._template.generate(add_generation_prompt=True, **variables):
+                    chars += len(piece)
+                    if chars > MAX_RENDERED_CHARS:
+                        raise TooLarge(
+                            f"the chat is rendered to over {MAX_RENDERED_CHARS} characters; shorten it"
+                        )
+                    pieces.append(piece)
         except _TEMPLATE_ERRORS as error:
             raise InvalidRequest(
                 f"the model's chat template refuses this conversation: {error or type(error).__name__}"
@@ -82,8 +86,8 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> LimitedEnvironment:
+    environment = LimitedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json

@@ -25,6 +25,9 @@ MAX_NAME_CHARS = 256
 """The longest name of an added token."""
 _MARK = "\ufdd0"
 """Stands inside a control token's name that somebody wrote, until the template has been rendered."""
+_HIDDEN = re.compile("\ufdd3([\ufde0-\ufdef]+)\ufdd4")
+_FIRST_DIGIT = 0xFDE0
+"""A control token of one character cannot be broken: its number stands there, in digits that no name has."""
 _NAME = "\ufdd1{}\ufdd2"
 """The name of a control token that stands in the rendered text, by its number."""
 
@@ -42,6 +45,10 @@ class ControlTokens:
             raise InvalidRequest(
                 f"the tokenizer has an added token of {len(too_long[0])} characters: "
                 f"use one with at most {MAX_NAME_CHARS}"
+            )
+        if any(RESERVED.search(token.content) for token in added):
+            raise InvalidRequest(
+                "the tokenizer has an added token with noncharacters of Unicode: use another"
             )
         self._tokenizer = tokenizer
         self._special = {token.content for token in added if token.special}
@@ -68,8 +75,9 @@ class ControlTokens:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The ids of rendered text: control tokens that are whole are those, broken ones are text."""
         numbers = {name: number for number, name in enumerate(self._names)}
-        named = self._any.sub(lambda found: _NAME.format(numbers[found[0]]), text).replace(_MARK, "")
-        (encoding,) = self._literal.encode_batch_fast([named], add_special_tokens=add_special_tokens)
+        named = self._any.sub(lambda found: _NAME.format(numbers[found[0]]), text)
+        plain = _HIDDEN.sub(lambda found: _shown(found[1]), named.replace(_MARK, ""))
+        (encoding,) = self._literal.encode_batch_fast([plain], add_special_tokens=add_special_tokens)
         return [self._id_of.get(token_id, token_id) for token_id in encoding.ids]
 
     @cached_property
@@ -137,7 +145,7 @@ def _plain_json(text: str) -> str:
         return text
     try:
         return json.dumps(json.loads(text), ensure_ascii=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -169,8 +177,20 @@ def _broken(text: str, pattern: re.Pattern[str]) -> str:
     What is left of a name may, with what follows, be another one: so until none is whole.
     """
     while pattern.search(text):
-        text = pattern.sub(lambda found: f"{found[0][0]}{_MARK}{found[0][1:]}", text)
+        text = pattern.sub(lambda found: _broken_name(found[0]), text)
     return text
+
+
+def _broken_name(name: str) -> str:
+    if len(name) > 1:
+        return f"{name[0]}{_MARK}{name[1:]}"
+    digits = "".join(chr(_FIRST_DIGIT + int(digit, 16)) for digit in f"{ord(name):x}")
+    return f"\ufdd3{digits}\ufdd4"
+
+
+def _shown(digits: str) -> str:
+    """Return the character that was hidden behind its number."""
+    return chr(int("".join(f"{ord(digit) - _FIRST_DIGIT:x}" for digit in digits), 16))
 
 
 def _broken_json(text: str, pattern: re.Pattern[str]) -> str:
@@ -187,7 +207,7 @@ def _broken_json(text: str, pattern: re.Pattern[str]) -> str:
 
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _broken(text, pattern)
     changed = broken(value)
     return text if changed == value else json.dumps(changed, ensure_ascii=False)

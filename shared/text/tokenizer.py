@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence, Set
 from functools import partial
 from pathlib import Path
@@ -19,14 +18,25 @@ from shared.text.chat_template import ChatTemplate
 from shared.text.control_tokens import ControlTokens
 from shared.text.decoder_stages import DecoderStageFactory, stage_factories, token_bytes
 from shared.text.incremental import IncrementalDecoder, PlainTexts
-from shared.text.retrieval_prompt import INSTRUCTED_FORM, RETRIEVAL_FORMS
+from shared.text.retrieval_prompt import INSTRUCTED_FORM
 from shared.text.token_reach import most_token_bytes
+from shared.text.tokenizer_files import (
+    read_json_file,
+    read_optional_json,
+    retrieval_form,
+    special_tokens_of,
+    template_source,
+)
 from shared.text.tool_formats import ToolFormat
 from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
 from shared.text.vocabulary import check_vocabulary
 
-MAX_JSON_BYTES = 256 << 20
-"""Larger files are refused unread; the largest vocabularies in use need about 35 MB."""
+MAX_VOCABULARY_IDS = 1 << 22
+"""Ids are below this: the library walks over all up to the largest, and a mask has a bit for each."""
+PANIC = "PanicException"
+"""The name of what the library raises for a fault of its own, which is no Exception."""
+_PROBES = ("Hello, wörld 1\n \U0001f600", "a")
+"""Texts that every tokenizer can encode, in some way."""
 
 
 class TextTokenizer:
@@ -79,17 +89,17 @@ class TextTokenizer:
         file = path / "tokenizer.json"
         if not file.is_file():
             raise NotFound(f"{path} has no tokenizer.json; give a model directory in the Hugging Face layout")
-        config = _read_optional_json(path / "tokenizer_config.json")
-        special_tokens = _special_tokens(_read_optional_json(path / "special_tokens_map.json") | config)
-        vocab_size = _read_optional_json(path / "config.json").get("vocab_size", 0)
+        config = read_optional_json(path / "tokenizer_config.json")
+        special_tokens = special_tokens_of(read_optional_json(path / "special_tokens_map.json") | config)
+        vocab_size = read_optional_json(path / "config.json").get("vocab_size", 0)
         return cls._of_spec(
             file,
-            _read_json(file),
+            read_json_file(file),
             file.read_text("utf-8"),
             special_tokens,
-            _template_source(path, config),
+            template_source(path, config),
             vocab_size if type(vocab_size) is int else 0,
-            _retrieval_form(path, config),
+            retrieval_form(path, config),
         )
 
     @classmethod
@@ -117,9 +127,16 @@ class TextTokenizer:
     ) -> TextTokenizer:
         try:
             tokenizer = Tokenizer.from_str(tokenizer_json)
+            _check_sizes(file, tokenizer, model_vocab_size)
             stages = stage_factories(spec.get("decoder"))
             reach = most_token_bytes(spec)
-        except Exception as error:  # the library raises plain Exception for whatever is wrong
+            for probe in _PROBES:
+                tokenizer.decode(tokenizer.encode(probe).ids)
+        except InvalidRequest:
+            raise
+        except BaseException as error:  # the library raises plain Exception for whatever is wrong, and panics
+            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+                raise
             raise InvalidRequest(f"{file} is not a tokenizer that can be used: {error}") from error
         return cls(
             tokenizer,
@@ -176,6 +193,7 @@ class TextTokenizer:
         if not controls.stand_in(turns, tools):
             return self._encode(self._render(turns, tools), add_special_tokens=self._chat_template is None)
         rendered = self._render(*controls.break_names(turns, tools))
+        _check_unicode(rendered)
         return controls.encode(rendered, add_special_tokens=self._chat_template is None)
 
     def _render(self, turns: Sequence[ChatTurn], tools: Sequence[Tool]) -> str:
@@ -223,62 +241,25 @@ class TextTokenizer:
         check_vocabulary(token_ids, self.vocab_size)
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest("the text has lone surrogates; send valid Unicode") from error
+        _check_unicode(text)
         # `encode` keeps other threads from the interpreter for nearly as long as it takes, a batch does not.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return ids
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > MAX_JSON_BYTES:
-        raise InvalidRequest(f"{file} is over the limit of {MAX_JSON_BYTES} bytes; is it the right file?")
+def _check_unicode(text: str) -> None:
+    """Raise InvalidRequest for half of a character, which a template may write too."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidRequest(f"{file} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{file} does not hold a JSON object")
-    return value
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the text has lone surrogates; send valid Unicode") from error
 
 
-def _read_optional_json(file: Path) -> dict[str, Any]:
-    return _read_json(file) if file.is_file() else {}
-
-
-def _retrieval_form(path: Path, config: dict[str, Any]) -> str:
-    form = config.get("retrieval_form", INSTRUCTED_FORM)
-    if form not in RETRIEVAL_FORMS:
+def _check_sizes(file: Path, tokenizer: Tokenizer, model_vocab_size: int) -> None:
+    largest = max(model_vocab_size, max(tokenizer.get_vocab().values(), default=-1) + 1)
+    if largest > MAX_VOCABULARY_IDS:
         raise InvalidRequest(
-            f"retrieval_form in {path / 'tokenizer_config.json'} is {str(form)[:40]!r}; "
-            f"use one of {', '.join(RETRIEVAL_FORMS)}"
+            f"{file} has ids up to {largest - 1}, of which there may be {MAX_VOCABULARY_IDS}; "
+            "is it the right file?"
         )
-    return str(form)
-
-
-def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """ "bos_token", "eos_token", … → their text; written as a string or as an object with "content"."""
-    tokens: dict[str, str] = {}
-    for key, value in config.items():
-        content = value.get("content") if isinstance(value, dict) else value
-        if key.endswith("_token") and isinstance(content, str):
-            tokens[key] = content
-    return tokens
-
-
-def _template_source(path: Path, config: dict[str, Any]) -> str | None:
-    """The template's text: of chat_template.jinja, tokenizer_config.json, chat_template.json the first."""
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    legacy = _read_optional_json(path / "chat_template.json")
-    template = config.get("chat_template") or legacy.get("chat_template")
-    if isinstance(template, list):  # several named ones
-        named = {entry["name"]: entry["template"] for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    if template is not None and not isinstance(template, str):
-        raise InvalidRequest(f"the chat template of {path} is not a string; correct tokenizer_config.json")
-    return template
