@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import ChecksumMismatch
+from shared.retrieval.index.array_file import mapped_array
 
 
 class ByteStrings:
@@ -55,8 +56,8 @@ class ByteStrings:
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
         """Maps the files, whose checksums the caller has compared. Raises ChecksumMismatch when they do not
-        fit each other, and OSError and ValueError."""
-        ends = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+        fit each other, and OSError."""
+        ends = mapped_array(folder / f"{name}.npy")
         path = folder / f"{name}.bin"
         size = path.stat().st_size
         data = np.asarray(np.memmap(path, np.uint8, "r")) if size else np.zeros(0, np.uint8)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import ChecksumMismatch
+from shared.retrieval.index.array_file import mapped_array
 from shared.retrieval.index.term_counts import Rows, TermCounts
 from shared.retrieval.index.words import terms_of
 
@@ -27,6 +28,8 @@ Allowed = npt.NDArray[np.bool_]
 K1, B = 1.2, 0.75
 """Lucene has the same values."""
 
+MAX_PLACES = 1 << 31
+"""The passages of an index are fewer: postings name them by numbers of 32 bits."""
 MAX_POSTINGS = 4_000_000
 """Passages that a question's terms are in, counted for each term: rarest terms first, those beyond are left
 out. Bounds the time of a search; a question always has its rarest term."""
@@ -129,15 +132,20 @@ class LexicalIndex:
             told = json.loads((folder / TERMS_NAME).read_text(encoding="utf-8"))
             terms, passages = tuple(told["terms"]), int(told["passages"])
             scores, postings, counts, starts = (
-                np.asarray(np.load(folder / name, mmap_mode="r", allow_pickle=False))
-                for name in (SCORES_NAME, POSTINGS_NAME, COUNTS_NAME, STARTS_NAME)
+                mapped_array(folder / name) for name in (SCORES_NAME, POSTINGS_NAME, COUNTS_NAME, STARTS_NAME)
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
             raise ChecksumMismatch(f"{folder} has no whole lexical index ({error})") from error
         whole = (
-            len(starts) == len(terms) + 1
+            0 <= passages < MAX_PLACES
+            and all(isinstance(term, str) for term in terms)
+            and all(each.ndim == 1 for each in (scores, postings, counts, starts))
+            and all(each.dtype.kind in "iu" for each in (postings, counts, starts))
+            and len(starts) == len(terms) + 1
+            and int(starts[0]) == 0
+            and bool((starts[1:] >= starts[:-1]).all())
             and len(scores) == len(postings) == len(counts) == int(starts[-1])
-            and (not len(postings) or int(postings.max()) < passages)
+            and (not len(postings) or 0 <= int(postings.min()) <= int(postings.max()) < passages)
         )
         if not whole:
             raise ChecksumMismatch(f"the files of the lexical index in {folder} do not belong together")

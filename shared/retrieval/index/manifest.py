@@ -23,6 +23,10 @@ VECTORS_NAME = "vectors.npy"
 KEYS_NAME = "keys.npy"
 FILE_NAMES = (*TABLE_NAMES, VECTORS_NAME, KEYS_NAME, *LEXICAL_NAMES)
 MAX_MANIFEST_BYTES = 1 << 16
+MAX_NUMBER = 1 << 62
+"""Generations and passages are below it."""
+MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""The errors of reading JSON that is not what it should be: `int` of infinity is an arithmetic one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,11 @@ def read_manifest(generation: Path, digest: str) -> Manifest:
             raise ChecksumMismatch(f"{generation / MANIFEST_NAME} has changed since it was written")
         values = json.loads(data)
         files = {name: (int(size), str(sha256)) for name, (size, sha256) in values["files"].items()}
-        told = {name: values[name] for name in ("embedder", "words", "content", "passages", "nearest")}
-        manifest = Manifest(**told, files=files)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        told = {name: values[name] for name in ("embedder", "words", "content", "nearest")}
+        if not all(isinstance(value, str) for value in told.values()) or not _is_count(values["passages"]):
+            raise TypeError("a value of another type")
+        manifest = Manifest(**told, passages=values["passages"], files=files)
+    except MALFORMED as error:
         raise ChecksumMismatch(f"{generation / MANIFEST_NAME} cannot be read ({error})") from error
     if manifest.nearest not in KINDS or set(manifest.files) != set(file_names(manifest.nearest)):
         raise ChecksumMismatch(f"{generation} does not hold the files of an index")
@@ -103,11 +109,17 @@ def _read_pointer(folder: Path) -> tuple[object, CurrentPointer | None] | None:
         values = json.loads(_read_small(path))
         if values["format"] != FORMAT:
             return values["format"], None
-        return FORMAT, CurrentPointer(int(values["generation"]), str(values["manifest"]))
+        if not _is_count(values["generation"]):
+            raise TypeError("a generation that is no number")
+        return FORMAT, CurrentPointer(values["generation"], str(values["manifest"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise ChecksumMismatch(f"{path} cannot be read ({error})") from error
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < MAX_NUMBER
 
 
 def _read_small(path: Path) -> bytes:

@@ -20,6 +20,7 @@ import numpy as np
 
 from shared.errors import ChecksumMismatch
 from shared.retrieval.encoders.vectors import Vectors
+from shared.retrieval.index.array_file import mapped_array
 from shared.retrieval.index.lexical import Allowed, Scores
 from shared.retrieval.index.term_counts import Rows
 
@@ -149,7 +150,7 @@ class NearestVectors:
             return cls.build(vectors, FLAT)
         try:
             index = faiss.read_index(str(folder / NEAREST_NAME))
-            rows = np.load(folder / ROWS_NAME, mmap_mode="r", allow_pickle=False)
+            rows = mapped_array(folder / ROWS_NAME)
         except (RuntimeError, OSError, ValueError) as error:
             raise ChecksumMismatch(f"{folder / NEAREST_NAME} cannot be read") from error
         if (

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from shared.errors import ChecksumMismatch
 from shared.retrieval.documents.passages import Passage
+from shared.retrieval.index.array_file import mapped_array
 from shared.retrieval.index.byte_strings import ByteStrings, file_names_of
 from shared.retrieval.index.file_records import FileRecord, FileRecords, packed_record
 
@@ -141,10 +142,7 @@ class PassageTable:
         """Maps the files, whose checksums the caller has compared. Raises ChecksumMismatch when they do not
         fit each other."""
         try:
-            columns, first_rows = (
-                np.asarray(np.load(folder / name, mmap_mode="r", allow_pickle=False))
-                for name in (COLUMNS_NAME, FIRST_ROWS_NAME)
-            )
+            columns, first_rows = (mapped_array(folder / name) for name in (COLUMNS_NAME, FIRST_ROWS_NAME))
             texts, headings, files = (ByteStrings.load(folder, name) for name in (TEXTS, HEADINGS, FILES))
         except (OSError, ValueError) as error:
             raise ChecksumMismatch(f"{folder} has no whole passages ({error})") from error

@@ -42,6 +42,7 @@ import numpy.typing as npt
 from shared.errors import ChecksumMismatch, InvalidRequest
 from shared.files.atomic_write import NEW_PREFIX, sync
 from shared.files.private_folder import keep_private, make_private_folder
+from shared.retrieval.index.array_file import mapped_array
 from shared.retrieval.index.lexical import LexicalIndex
 from shared.retrieval.index.manifest import (
     KEYS_NAME,
@@ -230,10 +231,7 @@ def _opened(generation: Path, pointer: CurrentPointer, manifest: Manifest) -> Ge
 
 
 def _mapped(path: Path, dtype: type[np.generic], rows: int) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError) as error:
-        raise ChecksumMismatch(f"{path} cannot be read ({error})") from error
+    array = mapped_array(path)
     if array.dtype != dtype or array.ndim != 2 or len(array) != rows:
         raise ChecksumMismatch(f"{path} does not hold what it should")
     return array
