@@ -167,7 +167,8 @@ class Bus:
     # ---- sending --------------------------------------------------------------------------------
 
     async def publish(self, address: str, message: Message, envelope: Envelope = NO_ENVELOPE) -> None:
-        """Raises TooLarge over max_payload, Unavailable when too much already waits for a reconnection."""
+        """Raises TooLarge over max_payload, NoListener for a place that cannot be, Unavailable when too much
+        already waits for a reconnection."""
         await self._send(self._subject(address, message), message, envelope)
 
     async def ask(
@@ -248,7 +249,10 @@ class Bus:
             log.warning("reply_failed", request_id=envelope.request_id, error=error.message)
 
     def _subject(self, address: str, message: Message) -> str:
-        return subjects.subject_of(address, type(message).__name__, self._sender)
+        """Raises NoListener."""
+        subject = subjects.subject_of(address, type(message).__name__, self._sender)
+        subjects.check_place(subject)
+        return subject
 
     async def _send(self, subject: str, message: Message, envelope: Envelope) -> None:
         await self._connection.publish(subject, codec.encode(message, envelope), envelope.reply)

@@ -15,7 +15,10 @@ KV chunks are no messages and have connections of their own: penstock.kv.<instan
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from shared.errors import NoListener
 
 ANY = "*"
 FLEET_ALL = "penstock.fleet.*.*"
@@ -23,6 +26,9 @@ CANCEL_ALL = "penstock.cancel"
 HEARTBEAT_REQUEST_ALL = "penstock.heartbeat_request.all.all"
 NOBODY = "-"
 """The sender of messages whose sender has no name: tools, and tests."""
+MAX_SUBJECT_BYTES = 1024
+"""The longest subject that is sent to: a server closes the connection of who sends a line of 4096 bytes."""
+_PLACE = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(?:\.[^\s.*>\x00-\x1f\x7f]+)*")
 ANSWERS = "_INBOX"
 """The subject of answers: each user of a closed bus has a part of it that nobody else can read."""
 
@@ -51,6 +57,12 @@ def answers(user: str) -> str:
 def subject_of(address: str, message: str, sender: str) -> str:
     """`message` is the name of its type."""
     return f"{address}.{message}.{sender}"
+
+
+def check_place(subject: str) -> None:
+    """Raise NoListener for what is no place to send to: a name of an instance in a message may be anything."""
+    if len(subject.encode(errors="replace")) > MAX_SUBJECT_BYTES or not _PLACE.fullmatch(subject):
+        raise NoListener(f"nobody can be at {subject[:80]!r}; the name of an instance is wrong")
 
 
 def everything_at(address: str) -> str:
