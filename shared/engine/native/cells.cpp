@@ -95,11 +95,12 @@ uint64_t walk(const CellTable& from, const CellTable& to, long count, long cell_
     const uint8_t* source = from.at(cell, cell_bytes);
     uint8_t* target = HOW == Store::NONE ? nullptr : to.at(cell, cell_bytes);
     // The hardware does not foresee where the next cell lies.
-    const uint8_t* next = from.at(std::min(cell + 1, count - 1), cell_bytes) - cell_bytes;
+    const uint8_t* next = from.at(std::min(cell + 1, count - 1), cell_bytes);
     for (long at = 0; at < cell_bytes; at += STRIPE_BYTES, ++stripe) {
-      _mm_prefetch((at + ahead < cell_bytes ? source : next) + at + ahead, _MM_HINT_T0);
+      const long soon = at + ahead;
+      _mm_prefetch(soon < cell_bytes ? source + soon : next + (soon - cell_bytes), _MM_HINT_T0);
       const __m512i data = _mm512_loadu_si512(source + at);
-      store<HOW>(target + at, data);
+      if constexpr (HOW != Store::NONE) store<HOW>(target + at, data);
       const long in_block = stripe % STRIPES_PER_BLOCK;
       const long key = stripe == last ? SECRET_BYTES - STRIPE_BYTES - 7 : 8 * in_block;
       sums = accumulate(sums, data, secret(key));
