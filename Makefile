@@ -28,6 +28,9 @@ STUBS := protos/penstock/v1/inference_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
 SANITIZER_CXX ?= clang++
+MINUTES ?= 5
+SEED ?= 1
+TARGET ?=
 
 # Tests that compute otherwise on a CPU without the kernels: engine, draws, encoder, KV copies, workers.
 WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tests/unit/shared/kv/memory/test_cell_copy.py \
@@ -35,7 +38,7 @@ WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tes
 	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos client drills shapes fuzz compose-test clients-test bench clean
+.PHONY: help setup demo up test lint format typecheck protos client drills shapes fuzz fuzz-kernels compose-test clients-test bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,13 +110,24 @@ drills: setup ## cancels, deadlines, crashes, overload, fairness, identity on re
 shapes: setup ## published checkpoints at their real widths on every backend, two of them whole: half an hour, 16 GB
 	$(BIN)/pytest -q tests/shapes --timeout 3600
 
-# Every number that comes out of the kernels was computed from what went in. Only clang has this sanitizer.
-fuzz: ## the kernels' entry points under clang's memory sanitizer, in every form and number of rows: a minute
+# TARGET is one of `python -m tests.fuzz --help`, or `kernels`; none is all of them.
+fuzz: setup $(if $(filter-out kernels,$(TARGET)),,fuzz-kernels) ## hostile input from outside, for MINUTES=5 in all, from SEED=1 on, at TARGET=name or all
+ifneq ($(TARGET),kernels)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(addprefix --target ,$(TARGET))
+endif
+
+# Memory: every number that comes out was computed from what went in; only clang has this sanitizer. The others: no
+# byte beside an input or output is touched, and nothing is done that C++ does not define.
+fuzz-kernels: ## the kernels' entry points under clang's sanitizers, in every form and number of rows: two minutes
 	@mkdir -p build
-	$(SANITIZER_CXX) -std=c++20 -O1 -g -fsanitize=memory -fno-omit-frame-pointer -w -march=x86-64-v4 -mavx512bf16 \
-		-mavx512vnni -mavx512vbmi -I tests/fuzz/serial -I shared/engine/native tests/fuzz/native_entry_points.cpp \
-		$(filter-out %/api.cpp %/sampler.cpp,$(wildcard shared/engine/native/*.cpp)) -o build/native_entry_points
-	build/native_entry_points
+	for sanitizer in memory address,undefined; do \
+		$(SANITIZER_CXX) -std=c++20 -O1 -g -fsanitize=$$sanitizer -fno-sanitize-recover=all -fno-omit-frame-pointer \
+			-w -march=x86-64-v4 -mavx512bf16 -mavx512vnni -mavx512vbmi -I tests/fuzz/serial -I shared/engine/native \
+			tests/fuzz/native_entry_points.cpp \
+			$(filter-out %/api.cpp %/sampler.cpp,$(wildcard shared/engine/native/*.cpp)) \
+			-o build/native_entry_points && \
+		build/native_entry_points || exit 1; \
+	done
 
 compose-test: setup ## the stack in containers, on a real engine; skipped where there is none
 	$(BIN)/pytest -q tests/compose

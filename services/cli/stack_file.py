@@ -12,6 +12,7 @@ from shared.errors import Unavailable
 DEFAULT_STATE_DIR = Path(".penstock")
 STACK_NAME = "stack.json"
 MAX_STACK_BYTES = 1 << 20
+"""The longest stack.json that is read."""
 
 
 class NoStack(Unavailable):

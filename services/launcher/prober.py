@@ -21,6 +21,7 @@ what a starved machine or a stopped launcher did not ask blames nobody."""
 LATE_S = 2 * PROBE_TIMEOUT_S
 """A round that takes longer was held up with ourselves: it does not count."""
 MAX_ANSWER_BYTES = 4096
+"""The longest answer to a probe that is read."""
 
 
 class Prober:

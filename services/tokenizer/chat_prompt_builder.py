@@ -12,6 +12,7 @@ from shared.text.retrieval_prompt import passage_line, retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
 
 MAX_PASSAGES_OF_PROMPT = 64
+"""The most passages that a message may bring for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from shared.text.passage_room import utf8_bytes
 from shared.text.tokenizer import TextTokenizer
 
 MAX_TURNS = 4096
+"""The most turns of a chat in a message."""
 
 
 class PromptTokenizer:

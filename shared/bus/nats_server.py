@@ -23,6 +23,7 @@ START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.005
 MAX_PAYLOAD_BYTES = 1 << 20
+"""The longest message that the server of `penstock up` takes."""
 WRITE_DEADLINE_S = 10
 """The server waits so long for a slow client before it drops the connection (its default)."""
 RUNTIME = {"GOGC": "800", "GODEBUG": "madvdontneed=0"}

@@ -60,7 +60,7 @@ def subject_of(address: str, message: str, sender: str) -> str:
 
 
 def check_place(subject: str) -> None:
-    """Raise NoListener for what is no place to send to: a name of an instance in a message may be anything."""
+    """Raise NoListener for what is no place to send to: a name in a message may be anything."""
     if len(subject.encode(errors="replace")) > MAX_SUBJECT_BYTES or not _PLACE.fullmatch(subject):
         raise NoListener(f"nobody can be at {subject[:80]!r}; the name of an instance is wrong")
 

@@ -16,6 +16,7 @@ from shared.engine.loading.torch_threads import on_one_thread
 from shared.errors import InvalidRequest, NotFound
 
 MAX_ADAPTER_NAME = 64
+"""The characters of an adapter's name in an engine."""
 _ADAPTER_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_ADAPTER_NAME - 1}}}")
 
 

@@ -26,11 +26,15 @@ from shared.files.atomic_write import write_file
 from shared.files.folder_lock import locked_folder
 
 MAX_ADAPTER_FILE_BYTES = 1 << 20
+"""The longest file of adapters."""
 MAX_ADAPTERS_LISTED = 256
 """Entries of a file: a worker tells of all that are over its model in each of its heartbeats."""
 MAX_ADAPTER_NAME_CHARS = 48
+"""The longest name of an adapter."""
 MAX_BASE_CHARS = 256
+"""The longest name of the model under it."""
 MAX_DIRECTORY_CHARS = 1024
+"""The longest path of its directory."""
 MAX_ADAPTER_TENANTS = 16
 """The tenants of an entry: they are in the heartbeats too."""
 MODE = 0o644

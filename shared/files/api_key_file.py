@@ -30,14 +30,18 @@ from shared.cache_modes import CACHE_MODES
 from shared.errors import InvalidRequest
 
 MAX_FILE_BYTES = 4 << 20
+"""The longest file of API keys."""
 MAX_KEYS = 4096
 """It bounds what is kept per key and per tenant, metrics too."""
 KEY_BYTES = 32
 KEY_PREFIX = "psk_"
 """The beginning that scanners for leaked secrets can look for."""
 MAX_REQUESTS_PER_MIN = 1_000_000
+"""The most requests a minute that a key may be given."""
 MAX_CONCURRENCY = 65_536
+"""The most requests at once that a key may be given."""
 MAX_TOKENS_PER_MIN = 1_000_000_000
+"""The most tokens a minute that a key may be given."""
 MAX_WEIGHT = 1000
 """The greatest weight of a key; that of a share on the bus is no greater."""
 

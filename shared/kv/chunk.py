@@ -22,6 +22,7 @@ _FIELDS = struct.Struct("<IIQQIIII")
 _CHECKSUM = struct.Struct("<Q")
 HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 MAX_EPOCH = (1 << 32) - 1
+"""The greatest epoch that a chunk can name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ sends."""
 MAX_CORPUS_CHARS = 64
 """The longest name of a corpus."""
 MAX_FILTERS = 16
+"""The most fields that a search may be narrowed by."""
 MAX_FILTER_VALUES = 64
+"""The most values of one of them."""
 MAX_FILTER_CHARS = 256
 """The longest field and the longest value, as of the metadata that they are compared with."""
 Filters = tuple[tuple[str, tuple[str, ...]], ...]

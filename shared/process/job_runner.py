@@ -31,8 +31,11 @@ TOO_LATE = "too late"
 """It had its time and not its CPU time: others had the cores, or it slept."""
 HEAD = struct.Struct(">I")
 MAX_RESULT_BYTES = 64 << 20
+"""The longest result of a job; one that returns more took too much memory."""
 MAX_FRAME_BYTES = MAX_RESULT_BYTES + (1 << 10)
+"""The longest job, and the longest end of one."""
 MAX_ERROR_BYTES = 1 << 12
+"""The part of an error's text that is told."""
 READ_BYTES = 1 << 16
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)

@@ -20,20 +20,33 @@ T = TypeVar("T")
 MIN_TEMPERATURE = 2.0**-17
 """Below it only 0, which is greedy."""
 MAX_TOP_K = 2**31 - 1
+"""The largest top_k."""
 MAX_PENALTY = 2.0
+"""The largest presence or frequency penalty, either way."""
 MAX_LOGIT_BIAS = 100.0
+"""The largest bias of a token, either way."""
 MAX_LOGIT_BIAS_ENTRIES = 1024
+"""The most tokens with a bias."""
 MIN_SEED = -(2**63)
 MAX_SEED = 2**64 - 1
+"""The largest seed."""
 MAX_OUTPUT_TOKENS = 2**31 - 1
+"""The most tokens of an answer; the model's context ends it earlier."""
 MAX_STOP_TOKEN_IDS = 128
+"""The most tokens that end an answer."""
 NO_LOGPROBS = -1
 MAX_TOP_LOGPROBS = 20
+"""The most alternatives of a token."""
 MAX_ALLOWED_IDS = 1 << 14
+"""The most tokens that an answer may be held to."""
 MAX_BAD_WORDS = 256
+"""The most forbidden sequences of tokens."""
 MAX_BAD_WORD_TOKENS = 64
+"""The longest of them."""
 MAX_TOKEN_ID = 2**32 - 1
+"""The largest token id that a request may name."""
 MAX_GRAMMAR_BYTES = 1 << 16
+"""The longest grammar, schema or pattern."""
 JSON_WHITESPACE = r"[ \n\t]{0,24}"
 """The most spaces between JSON's tokens: a model may write them without end, and some do; enough for an
 indented line."""

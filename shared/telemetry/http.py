@@ -17,6 +17,7 @@ from shared.telemetry.metrics import RoleMetrics
 log = structlog.get_logger()
 
 MAX_REQUEST_BYTES = 8192
+"""The longest head of a request for metrics or health; a longer one gets 431."""
 REQUEST_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 MAX_CONNECTIONS = 32

@@ -10,7 +10,9 @@ from __future__ import annotations
 from shared.errors import InvalidRequest
 
 MAX_STOPS = 16
+"""The most stop strings of a request."""
 MAX_STOP_CHARS = 256
+"""The longest stop string."""
 
 
 class StopMatcher:

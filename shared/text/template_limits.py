@@ -22,6 +22,7 @@ MAX_TEMPLATE_STEPS = 500_000
 MAX_TEMPLATE_ITEMS = 8 << 20
 """The longest text or list that a template may make of shorter ones."""
 MAX_INTEGER_BITS = 4096
+"""The largest whole number that a template may make."""
 _COUNT = "counted"
 _WIDTH = re.compile(r"\d{5}|\*")
 """A width of a format that no chat has, or one that stands elsewhere."""

@@ -32,7 +32,7 @@ from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
 from shared.text.vocabulary import check_vocabulary
 
 MAX_VOCABULARY_IDS = 1 << 22
-"""Ids are below this: the library walks over all up to the largest, and a mask has a bit for each."""
+"""The ids of a vocabulary: the library walks over all of them, and a mask has a bit for each."""
 PANIC = "PanicException"
 """The name of what the library raises for a fault of its own, which is no Exception."""
 _PROBES = ("Hello, wörld 1\n \U0001f600", "a")

@@ -34,6 +34,7 @@ DEFAULT_FOUND = 5
 MAX_FOUND = 50
 """Passages of one call; a request, which has to read them, gets fewer."""
 MAX_RANKED_TEXTS = 1024
+"""The most texts of one call to rerank."""
 NO_RERANK = "rerank"
 """The name of degradation by which a retriever says that it left reranking out; where it was told to, it is
 none."""

@@ -36,6 +36,7 @@ from shared.messages import (
 MAX_DETOKENIZE_IDS = 1 << 17
 """The most ids of a call: on the bus they are half a megabyte, and their text is about as much."""
 MAX_EMBEDDED_TEXTS = 2048
+"""The most texts of one call for embeddings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from shared.text.passage_source import document_of
 DEFAULT_RESULTS = 10
 """OpenAI has the same default."""
 MAX_QUERIES = 8
+"""The most questions of one search."""
 RANKERS = ("auto", "default-2024-11-15")
 """OpenAI's names for its rerankers; here they mean the one that there is."""
 NO_RANKER = "none"

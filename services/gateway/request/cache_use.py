@@ -13,6 +13,7 @@ from shared.messages import ChatTurn
 from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
 
 MAX_AGE_MS = 24 * 3600 * 1000
+"""The greatest age that an earlier answer may be allowed."""
 _MODES = {pb.CACHE_MODE_OFF: OFF, pb.CACHE_MODE_EXACT: EXACT, pb.CACHE_MODE_SEMANTIC: SEMANTIC}
 
 

@@ -15,10 +15,13 @@ from shared.messages import ChatTurn, Tool, ToolCall
 from shared.text.chat_roles import CHAT_ROLES
 
 MAX_CHAT_MESSAGES = 256
+"""The most messages of a chat."""
 MAX_TOOLS = 128
+"""The most tools of a request."""
 MAX_CHAT_CALLS = 1024
 """The most calls in all messages of a chat."""
 MAX_CALL_ID_CHARS = 64
+"""The longest id of a tool's call."""
 MAX_JSON_DEPTH = 128
 """The deepest nesting of objects and arrays in schemas and arguments."""
 SPEAKER_NAME = re.compile(r"[^\s<|\\/>]{0,64}")

@@ -22,11 +22,17 @@ from shared.text.token_reach import sure_bytes
 MAX_TOOLS_CHARS = 1 << 17
 """Descriptions and schemas of all tools together."""
 MAX_TOKEN_ID = (1 << 31) - 1
+"""The largest id in a prompt of token ids."""
 MAX_MODEL_CHARS = 256
+"""The longest name of a model."""
 MAX_STOPS = 16
+"""The most stop strings of a request."""
 MAX_STOP_CHARS = 256
+"""The longest stop string."""
 MAX_DEADLINE_MS = 24 * 3600 * 1000
+"""The longest deadline that a client may ask for."""
 MAX_CACHE_SALT_CHARS = 256
+"""The longest salt of the prefix cache."""
 PRIORITIES = (pb.PRIORITY_LOW, pb.PRIORITY_NORMAL, pb.PRIORITY_HIGH)
 """They cross the bus by the numbers of the public contract."""
 

@@ -11,6 +11,7 @@ from shared.messages import MAX_CORPUS_CHARS, MAX_FILTER_CHARS, MAX_FILTER_VALUE
 
 DEFAULT_PASSAGES = 3
 MAX_PASSAGES = 16
+"""The most passages that a question may be answered from."""
 
 SHARED_PREFIX, BEST_FIRST = "shared_prefix", "best_first"
 ORDERS = {

@@ -11,6 +11,7 @@ from shared.messages import CancelAck, ClientCancel
 
 FORWARD_TIMEOUT_S = 1.0
 MAX_REQUEST_ID_CHARS = 256
+"""The longest id of a request that is to be cancelled."""
 
 
 class ClientCancels:

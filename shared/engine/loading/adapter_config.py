@@ -18,6 +18,7 @@ from shared.errors import InvalidRequest, NotFound
 
 CONFIG_FILE = "adapter_config.json"
 MAX_ADAPTER_CONFIG_BYTES = 1 << 20
+"""The longest adapter_config.json."""
 
 _READ = (
     "peft_type",

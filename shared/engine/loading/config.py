@@ -35,6 +35,7 @@ READABLE_METHODS: dict[str, tuple[int, ...]] = {
 """Quantization methods of checkpoints that are read, and their bits per weight where `bits` says so."""
 GENERATION_CONFIG = "generation_config.json"
 MAX_CONFIG_BYTES = 4 << 20
+"""The longest config.json or generation_config.json."""
 
 _DTYPE_NAMES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
 

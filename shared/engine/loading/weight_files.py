@@ -13,6 +13,7 @@ from shared.engine.loading.gguf.parts import part_paths, read_header
 from shared.errors import InvalidRequest, NotFound
 
 MAX_INDEX_BYTES = 64 << 20
+"""The longest model.safetensors.index.json."""
 
 
 def check_weight_files(folder: Path) -> None:

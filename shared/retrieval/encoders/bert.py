@@ -21,6 +21,7 @@ ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
 MODEL_TYPES = ("bert", *ROBERTA_TYPES)
 ACTIVATION = "gelu"
 MAX_LAYERS = 64
+"""The most layers of an encoder."""
 
 
 def read_encoder(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> EncoderWeights:

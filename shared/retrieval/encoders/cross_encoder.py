@@ -32,8 +32,11 @@ ARCHITECTURE = "ForSequenceClassification"
 MAX_PAIR_TOKENS = 512
 """The most tokens of question and passage together; what is longer loses the end of the longer one."""
 MAX_CONFIG_BYTES = 1 << 20
+"""The longest config.json of a cross-encoder."""
 MAX_TOKENIZER_BYTES = 64 << 20
+"""Its longest tokenizer.json."""
 MAX_WEIGHTS_BYTES = 4 << 30
+"""Its longest model.safetensors."""
 
 
 @dataclass(frozen=True, slots=True)

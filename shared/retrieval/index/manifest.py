@@ -23,6 +23,7 @@ VECTORS_NAME = "vectors.npy"
 KEYS_NAME = "keys.npy"
 FILE_NAMES = (*TABLE_NAMES, VECTORS_NAME, KEYS_NAME, *LEXICAL_NAMES)
 MAX_MANIFEST_BYTES = 1 << 16
+"""The longest pointer or manifest; of a longer one the index is damaged."""
 MAX_NUMBER = 1 << 62
 """Generations and passages are below it."""
 MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)

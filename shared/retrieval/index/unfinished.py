@@ -17,6 +17,7 @@ from shared.retrieval.index.store import KEY_BYTES, ChunkKeys
 
 UNFINISHED_NAME = "unfinished.bin"
 MAX_FRAME_VECTORS = 1 << 16
+"""The most vectors of a frame; a larger count ends what is read."""
 _FRAME = struct.Struct("<I16s")
 
 

@@ -29,8 +29,11 @@ TOOL_FIELD_NAMES: FieldNames = (
     (re.compile(r"\bchat\.tool_name\b"), "tool_choice.name"),
 )
 MAX_METADATA_ENTRIES = 16
+"""The most entries of a response's metadata."""
 MAX_METADATA_NAME_CHARS = 64
+"""The longest name of one."""
 MAX_METADATA_CHARS = 512
+"""The longest value of one."""
 NOT_KEPT = {
     "previous_response_id": "no id: no response is kept; send the conversation as input",
     "conversation": "none: no conversation is kept; send it as input",

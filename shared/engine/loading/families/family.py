@@ -13,6 +13,7 @@ from shared.engine.loading.model_config import LayerConfig, ModelConfig, MoeConf
 from shared.errors import InvalidRequest
 
 MAX_LAYERS = 1024
+"""The most layers of a model."""
 MAX_EXPERTS = 1 << 16
 """The most experts of all layers together. Both are far above what there is: their tensors are listed before
 one is read."""

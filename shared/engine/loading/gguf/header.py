@@ -23,12 +23,19 @@ from shared.errors import InvalidRequest, NotFound
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_ENTRIES = 1 << 16
+"""The most entries of metadata."""
 MAX_TENSORS = 1 << 17
+"""The most tensors of a file."""
 MAX_ARRAY_ITEMS = 1 << 21
+"""The most items of a list in the metadata."""
 MAX_KEY_BYTES = (1 << 16) - 1
+"""The longest key of the metadata."""
 MAX_TENSOR_NAME_BYTES = 255
+"""The longest name of a tensor."""
 MAX_DIMENSIONS = 4
+"""The most dimensions of a tensor."""
 MAX_ALIGNMENT = 1 << 16
+"""The largest alignment of tensors."""
 DEFAULT_ALIGNMENT = 32
 
 _STRING, _ARRAY, _BOOL, _FLOAT32 = 8, 9, 7, 6

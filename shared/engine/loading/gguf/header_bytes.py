@@ -11,6 +11,7 @@ from shared.errors import InvalidRequest
 MAX_HEADER_BYTES = 256 << 20
 """The largest vocabularies in use need about 15 MB."""
 MAX_STRING_BYTES = 4 << 20
+"""The longest text in the metadata."""
 _READ_BYTES = 1 << 20
 
 

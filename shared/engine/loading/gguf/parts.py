@@ -16,6 +16,7 @@ from shared.engine.loading.gguf.header import GgufHeader, TensorPlace, read_file
 from shared.errors import InvalidRequest, NotFound
 
 MAX_PARTS = 1024
+"""The most files of one model."""
 _PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 

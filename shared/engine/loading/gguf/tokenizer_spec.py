@@ -19,7 +19,9 @@ from shared.engine.loading.gguf.special_tokens import (
 )
 
 MAX_TOKENS = 1 << 20
+"""The most tokens of a vocabulary."""
 MAX_TOKEN_CHARS = 1024
+"""The longest token."""
 MAX_VOCABULARY_CHARS = 32 << 20
 """The most characters of all tokens together: each way to cut a token is looked up where the file lists no
 merges."""

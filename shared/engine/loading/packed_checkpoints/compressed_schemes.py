@@ -33,7 +33,9 @@ FORMATS: dict[str, Stored] = {
 """The forms in which codes are stored: a weight of their own dtype, int32 words, pairs of 4-bit floats."""
 STRATEGIES = ("tensor", "channel", "group", "block")
 MAX_RULES = 1 << 16
+"""The most rules that say how modules are packed."""
 MAX_PATTERN_CHARS = 500
+"""The longest pattern of such a rule."""
 MAX_REPEATS = 6
 """The most repeats in one pattern. A name of 60 characters is matched in milliseconds with them, in hours
 with twice as many."""

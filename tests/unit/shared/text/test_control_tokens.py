@@ -191,3 +191,24 @@ def test_an_added_token_has_a_longest_name(extra: int) -> None:
             ControlTokens(library, ())
     else:
         assert ControlTokens(library, ()).stand_in([ChatTurn("user", name)], ())
+
+
+@pytest.mark.parametrize("control", ["東", "é", "<"])
+def test_a_control_token_of_one_character_is_text_where_somebody_says_it(
+    tmp_path: Path, control: str
+) -> None:
+    tokenizer = Tokenizer.from_str(library_tokenizer("byte_level").to_str())
+    tokenizer.add_special_tokens([AddedToken(control, special=True)])
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}" + control
+    loaded = load(tmp_path, tokenizer, template)
+    ids = loaded.encode_chat([ChatTurn("user", f"a {control}{control} b")])
+    (own,) = loaded.special_ids_of([control]).values()
+    assert ids.count(own) == 1
+    assert ids[-1] == own
+
+
+def test_a_tokenizer_with_noncharacters_in_a_token_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_str(library_tokenizer("byte_level").to_str())
+    tokenizer.add_special_tokens([AddedToken("a\ufdd0", special=True)])
+    with pytest.raises(InvalidRequest, match="noncharacters of Unicode"):
+        load(tmp_path, tokenizer)
