@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812 (the name every torch program uses
 from torch import Tensor
 
 from shared.engine.loading.encoder import EncoderLayer, EncoderWeights
+from shared.engine.loading.families.raw_config import RawConfig, shown
 from shared.engine.loading.linear import DenseLinear
 from shared.errors import InvalidRequest
 
@@ -29,20 +30,23 @@ def read_encoder(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> En
     config does not fit its tensors, or that lacks one."""
     model_type = config.get("model_type")
     if model_type not in MODEL_TYPES:
-        raise InvalidRequest(f"a model of type {model_type!r} is no encoder that is known: {MODEL_TYPES}")
+        raise InvalidRequest(
+            f"a model of type {shown(model_type)} is no encoder that is known: {MODEL_TYPES}"
+        )
     if config.get("hidden_act", ACTIVATION) != ACTIVATION:
-        raise InvalidRequest(f"activation {config['hidden_act']!r} is not supported; use {ACTIVATION!r}")
+        raise InvalidRequest(f"activation {shown(config['hidden_act'])} is not supported; use {ACTIVATION!r}")
     if config.get("position_embedding_type", "absolute") != "absolute":
-        raise InvalidRequest(f"positions {config['position_embedding_type']!r} are not supported")
-    num_layers, heads = int(config.get("num_hidden_layers", 0)), int(config.get("num_attention_heads", 0))
-    hidden = int(config.get("hidden_size", 0))
-    if not 0 < num_layers <= MAX_LAYERS or heads < 1 or hidden < 1 or hidden % heads:
+        raise InvalidRequest(f"positions {shown(config['position_embedding_type'])} are not supported")
+    stated = RawConfig(config, "float32")
+    num_layers = stated.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    heads, hidden = stated.integer("num_attention_heads"), stated.integer("hidden_size")
+    if hidden % heads:
         raise InvalidRequest(f"{num_layers} layers of width {hidden} with {heads} heads are no encoder")
     named = _Tensors(tensors, hidden)
-    first = int(config.get("pad_token_id") or 0) + 1 if model_type in ROBERTA_TYPES else 0
+    first = stated.integer("pad_token_id", 0, at_least=0) + 1 if model_type in ROBERTA_TYPES else 0
     return EncoderWeights(
         heads=heads,
-        norm_eps=float(config.get("layer_norm_eps", 1e-12)),
+        norm_eps=stated.number("layer_norm_eps", 1e-12),
         words=named.table("embeddings.word_embeddings"),
         positions=named.table("embeddings.position_embeddings")[first:],
         kinds=named.table("embeddings.token_type_embeddings"),

@@ -73,9 +73,8 @@ class CrossEncoder:
         except (ValueError, RecursionError, SafetensorError) as error:
             raise InvalidRequest(f"{folder} holds no model that can be read: {error}") from error
         tokenizer_file = _file(folder, TOKENIZER_NAME, MAX_TOKENIZER_BYTES)
-        if not isinstance(config, dict) or not any(
-            str(name).endswith(ARCHITECTURE) for name in config.get("architectures") or ()
-        ):
+        names = config.get("architectures") if isinstance(config, dict) else None
+        if not isinstance(names, list) or not any(str(name).endswith(ARCHITECTURE) for name in names):
             raise InvalidRequest(f"{folder} is no sequence classification model; name one that is")
         encoder = TextEncoder(read_encoder(config, weights), arithmetic, threads=threads)
         try:

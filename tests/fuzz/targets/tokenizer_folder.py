@@ -101,7 +101,7 @@ def make(rng: random.Random) -> bytes:
     name = rng.choice(NAMES)
     match name:
         case "tokenizer.json":
-            data = _changed_spec(rng)
+            data = changed_spec(rng)
         case "chat_template.jinja":
             data = mutated_bytes(mutated_text(TEMPLATE, rng).encode("utf-8", "surrogatepass"), rng)
         case "special_tokens_map.json" | "chat_template.json":
@@ -113,7 +113,7 @@ def make(rng: random.Random) -> bytes:
     return name.encode() + b"\n" + data
 
 
-def _changed_spec(rng: random.Random) -> bytes:
+def changed_spec(rng: random.Random) -> bytes:
     """Change one part, since nearly all values of a whole file are those of its vocabulary."""
     part = rng.choice([each for each in spec() if each != "version"])
     whole = json.dumps(spec())
