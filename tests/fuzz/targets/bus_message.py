@@ -17,11 +17,9 @@ from nats.aio.msg import Msg
 from shared.bus import codec
 from shared.bus.codec import MESSAGE_TYPES
 from shared.bus.permissions import MAY_SEND, OPERATOR
-from shared.bus.subjects import CANCEL_ALL, answers, fleet, heartbeat_request, inbox, kv, subject_of
-from shared.deadline import Deadline
+from shared.bus.subjects import CANCEL_ALL, answers, fleet, heartbeat_request, inbox, subject_of
 from shared.errors import ProtocolError
-from shared.kv.chunk import ChunkHeader
-from shared.messages import AuditReport, AuditRequest, Drain, Envelope, Failure
+from shared.messages import Drain, Envelope, Failure
 from shared.roles import ENGINE_ROLES, ROLES
 from tests.fuzz.fleet import opened_fleet
 from tests.fuzz.messages import random_message
@@ -38,10 +36,6 @@ SOON_US = 1
 DEADLINES = (0, SOON_US, SOON_US, SOON_US, 2**63, 2**64 - 1)
 AFTER_US = 2_000_000
 ANSWER_S = 0.05
-LIFE = "LIFE"
-"""Stands in a subject for the incarnation that decode-0 is in."""
-CHUNK_SHARE = 0.06
-ASK_S = 5.0
 SENDERS = (*ROLES, OPERATOR)
 
 
@@ -65,8 +59,6 @@ def make(rng: random.Random) -> bytes:
 
 
 def _sent(rng: random.Random, request_id: str, epoch: int) -> Sent:
-    if rng.random() < CHUNK_SHARE:
-        return _chunk(rng)
     role = rng.choice(SENDERS)
     user = role if role == OPERATOR else f"{role}-0"
     places = [
@@ -93,18 +85,6 @@ def _sent(rng: random.Random, request_id: str, epoch: int) -> Sent:
     return Sent(user, subject_of(address, name, user), rng.random() < 0.5, payload)
 
 
-def _chunk(rng: random.Random) -> Sent:
-    """Return a chunk of KV of a transfer that nobody granted, mostly with a right checksum."""
-    body = rng.randbytes(rng.choice((0, 1, 64, 4096)))
-    small = [rng.choice((0, 1, 7, 2**16, 2**32 - 1)) for _ in range(4)]
-    size = rng.choice((len(body), len(body), small[3]))
-    header = ChunkHeader(rng.choice((0, 1, 2**64 - 1)), small[0], rng.choice((0, 2**63)), *small[1:], size)
-    data = header.pack(memoryview(body)) + body
-    if rng.random() < 0.3:
-        data = mutated_bytes(data, rng)
-    return Sent("prefill-0", kv("decode-0", LIFE), False, data)
-
-
 def sent_of(data: bytes) -> list[Sent]:
     """Read the lines that are messages."""
     found = []
@@ -125,7 +105,6 @@ class Senders:
         self._clients: dict[str, Client] = {}
         self._answers: list[bytes] = []
         self._asked = 0
-        self._decode_life = 0
 
     async def send(self, data: bytes) -> None:
         """Raise Fault for an answer that says that there is a bug."""
@@ -137,10 +116,7 @@ class Senders:
                 continue
             self._asked += 1  # a subject may be answered once
             reply = f"{answers(each.user)}.fuzz.{self._asked}" if each.wants_answer else ""
-            subject, payload = each.subject, _timely(with_version(each.payload))
-            if subject.endswith(f".{LIFE}"):
-                subject, payload = kv("decode-0", await self._incarnation()), each.payload
-            await client.publish(subject, payload, reply)
+            await client.publish(each.subject, _timely(with_version(each.payload)), reply)
         for client in self._clients.values():
             await client.flush()
         if any(each.wants_answer for each in sent):
@@ -151,19 +127,6 @@ class Senders:
     async def close(self) -> None:
         for client in self._clients.values():
             await client.close()
-
-    async def _incarnation(self) -> int:
-        if not self._decode_life:
-            bus = await self._stack.connect("fuzz")
-            try:
-                deadline = Deadline.after(ASK_S)
-                envelope = bus.envelope(deadline=deadline)
-                report = await bus.ask(inbox("decode", "decode-0"), AuditRequest(), envelope, deadline)
-            finally:
-                await bus.close()
-            assert isinstance(report, AuditReport)
-            self._decode_life = report.incarnation
-        return self._decode_life
 
     async def _client(self, user: str) -> Client | None:
         if user in self._clients:

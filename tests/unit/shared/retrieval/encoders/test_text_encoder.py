@@ -139,7 +139,10 @@ def test_the_longest_text_is_taken() -> None:
         ({"hidden_act": "relu"}, "activation 'relu'"),
         ({"position_embedding_type": "relative_key"}, "positions 'relative_key'"),
         ({"num_hidden_layers": 3}, "has no encoder.layer.2"),
-        ({"num_hidden_layers": 65}, "65 layers"),
+        (
+            {"num_hidden_layers": 65},
+            "num_hidden_layers must be an integer of at least 1 and at most 64, not 65",
+        ),
         ({"num_attention_heads": 5}, "with 5 heads"),
         ({"hidden_size": 192}, "not rows of 192"),
     ],
