@@ -60,6 +60,7 @@ ROWS = (
 stacks would be in each other's way, and what many share is started once. The first that fits counts."""
 
 LONG = (
+    "tests/unit/fuzz/",
     "tests/unit/shared/engine/cuda/",
     "tests/unit/shared/engine/native/test_served",
     "tests/unit/shared/engine/loading/gguf/",
