@@ -216,7 +216,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
         for job, fault in faults:
             await self._lose(job, fault)
         self._count_drafts([output for _, output in outputs if output.proposed_drafts])
-        self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
+        if result.batch_tokens:  # else draws that had waited for masks
+            self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
         self._pace.observe_step(result)
         metrics.PREEMPTIONS.inc(len(result.preempted_keys))
         metrics.MASK_WAITS.inc(result.mask_waits)
