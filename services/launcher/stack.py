@@ -16,11 +16,11 @@ from services.launcher.nats import nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
 from services.launcher.plan import fork_server_environ, instance_names, plan_instances
 from services.launcher.ports import check_free, free_ports, hold_port
-from services.launcher.prober import Prober
-from services.launcher.start_watch import StartWatch
 from services.launcher.state import STACK_NAME, RunningInstance, StackState, StateDir, credentials_file
-from services.launcher.stopped_watch import StoppedWatch
-from services.launcher.troubles import Troubles
+from services.launcher.watch.prober import Prober
+from services.launcher.watch.start_watch import StartWatch
+from services.launcher.watch.stopped_watch import StoppedWatch
+from services.launcher.watch.troubles import Troubles
 from shared.bus import Bus, Delivery
 from shared.bus.connection import without_password
 from shared.bus.credentials import load_credentials

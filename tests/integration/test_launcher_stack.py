@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from services.launcher.prober import HUNG_AFTER_PROBES, PROBE_EVERY_S
+from services.launcher.watch.prober import HUNG_AFTER_PROBES, PROBE_EVERY_S
 from shared.bus.connection import FIRST_CONNECT_S
 from shared.bus.credentials import Credentials
 from shared.bus.nats_server import NatsServer

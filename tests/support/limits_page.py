@@ -61,6 +61,7 @@ ROOMS = (
             "services/retriever",
             "services/detokenizer",
             "services/gateway/scope",
+            "shared/fairness/share.py",
         ),
     ),
     Room(
@@ -99,6 +100,8 @@ OWN_PLACES = (
     "shared/actor",
     "shared/deadline.py",
     "shared/demo",
+    "services/prefill/queue.py",
+    "shared/fairness/service_counters.py",
     "shared/engine/affinity.py",
     "shared/engine/engine_config.py",
     "shared/engine/llm.py",

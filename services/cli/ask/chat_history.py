@@ -77,6 +77,6 @@ def _entry(row: bytes) -> str:
     """Return the text of a row, "" for one that is damaged or was cut."""
     try:
         entry = json.loads(row)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return entry if isinstance(entry, str) else ""

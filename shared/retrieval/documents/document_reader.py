@@ -48,6 +48,8 @@ class DocumentReader:
             case job_runner.TOO_LONG:
                 most_s = MAX_PDF_S if path.suffix.lower() == PDF_SUFFIX else MAX_READ_S
                 raise Unreadable(f"it takes longer than {most_s:.0f} s to read", is_lasting=True)
+            case job_runner.TOO_LATE:
+                raise Unreadable("this machine was too busy to read it; it is tried again")
             case job_runner.TOO_MUCH:
                 reason = f"it takes more than {DOCUMENT_LIMITS.memory_bytes >> 20} MiB to read"
                 raise Unreadable(reason, is_lasting=True)

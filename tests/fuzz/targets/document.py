@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from functools import cache
 from io import BytesIO
 from pathlib import Path
 
+import msgpack
 from pypdf import PdfWriter
 from pypdf.generic import DictionaryObject, NameObject, StreamObject
 
-from shared.retrieval.documents.formats import read_documents
-from shared.retrieval.documents.passages import split_passages
+from shared.retrieval.documents.document import Document, Unreadable
+from shared.retrieval.documents.document_jobs import read_document, unpacked_document
+from shared.retrieval.documents.jsonl import JSONL_SUFFIX, read_records
 from tests.fuzz.mutation import mutated_bytes, mutated_json, mutated_text
 from tests.fuzz.target import Fault, Target, in_folder
 
@@ -119,13 +122,25 @@ def run(folder: Path, data: bytes) -> None:
         return
     path = folder / f"document{suffix}"
     path.write_bytes(content)
-    for document in read_documents(path, path.name, lambda _name, _reason: None):
+    for document in _documents(path):
         document.text.encode()
-        for passage in split_passages(document.text, markdown=document.is_markdown, title=document.title):
+        for passage in document.cut():
             if not 0 <= passage.start <= passage.end <= len(document.text):
                 raise Fault(
                     f"a passage of characters {passage.start} to {passage.end} of {len(document.text)}"
                 )
+
+
+def _documents(path: Path) -> Iterator[Document]:
+    """Read as a corpus is read, without a process of their own."""
+    try:
+        if path.suffix == JSONL_SUFFIX:
+            yield from read_records(path, path.name, lambda _name, _reason: None)
+        else:
+            yield unpacked_document(path.name, read_document(msgpack.packb([bytes(path), path.name])))
+    except Unreadable as error:
+        if str(error).startswith("it is damaged") and path.suffix not in (".pdf", ".html"):
+            raise Fault(str(error)) from error
 
 
 TARGET = Target("document", make, in_folder(run), tries=100)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.launcher.start_watch import StartWatch
+from services.launcher.watch.start_watch import StartWatch
 from tests.support.clock import FakeClock
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from services.launcher import prober
 from services.launcher.instance import Instance, InstanceSpec
-from services.launcher.prober import HUNG_AFTER_PROBES, LATE_S, Prober, trouble_of
+from services.launcher.watch.prober import HUNG_AFTER_PROBES, LATE_S, Prober, trouble_of
 from shared.telemetry.http import TelemetryServer
 from tests.support.clock import FakeClock
 from tests.unit.services.launcher.test_instance import Log

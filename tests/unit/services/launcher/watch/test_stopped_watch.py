@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from services.launcher.stopped_watch import STOPPED, STOPPED_LOOKS, StoppedWatch, process_state
+from services.launcher.watch.stopped_watch import STOPPED, STOPPED_LOOKS, StoppedWatch, process_state
 from tests.unit.services.launcher.test_prober import Probed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
