@@ -28,7 +28,7 @@ from shared.process.niceness import give_way, make_stand_back
 DONE, FAILED, TOO_LONG, TOO_MUCH, KILLED = "done", "failed", "too long", "too much memory", "killed"
 """The ends of a job: what it returned, what it raised, or why it was stopped."""
 TOO_LATE = "too late"
-"""It had its time and not its CPU time: others had the cores, or it slept."""
+"""Its time is over, and it had next to no CPU time: others had the cores, or it slept."""
 HEAD = struct.Struct(">I")
 MAX_RESULT_BYTES = 64 << 20
 """The longest result of a job; one that returns more took too much memory."""
@@ -157,7 +157,9 @@ class JobRunner:
         child.read += data
         if data and len(child.read) <= MAX_FRAME_BYTES:
             return
-        _, status = os.waitpid(child.pid, 0)
+        _, status, used = os.wait4(child.pid, 0)
+        if child.stopped == TOO_LATE and used.ru_utime + used.ru_stime >= QUICK_S:
+            child.stopped = TOO_LONG  # it had cores, and more of their time than anything quick takes
         os.close(child.results)
         del self._children[child.results]
         write_frame(sink, [child.number, *_end_of(child, status)])

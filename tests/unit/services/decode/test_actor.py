@@ -14,9 +14,10 @@ import pytest
 from services.decode.actor import DecodeActor
 from services.decode.config import DecodeConfig
 from services.decode.driver import DraftUse, StepReport
+from services.decode.pace import DecodePace
 from shared.blocks.room import blocks_ahead
 from shared.deadline import Deadline
-from shared.engine import Engine
+from shared.engine import NO_STEP, Engine
 from shared.engine.sampling import grammar_row
 from shared.messages import (
     Cancel,
@@ -413,6 +414,14 @@ async def test_a_job_that_waits_for_its_mask_is_counted_and_its_neighbour_goes_o
         await worker.send(Cancel("cancelled"))
         await worker.step()
         assert list(worker._driver.engine.held()) == ["beside/1"]
+
+
+def test_a_step_in_which_all_wait_for_masks_says_nothing_of_the_time_that_steps_take() -> None:
+    pace = DecodePace(512)
+    pace.observe_step(replace(NO_STEP, batch_tokens=4, num_decode=4, step_us=20_000))
+    for _ in range(20):
+        pace.observe_step(NO_STEP)
+    assert (pace.plain_step_us, pace.step_s) == (20_000, 0.02)
 
 
 # ---- the deadline from token to token ----
