@@ -18,7 +18,7 @@ COMMANDS = {
     "status": "show the fleet: instances, queues, KV, rates",
     "audit": "show what every instance holds, per request",
     "adapter": "load, unload and list adapters over the models that are served",
-    "keys": "make API keys for the gateway",
+    "keys": "make, list and revoke API keys of the gateway",
     "secrets": "make the bus users and the key of a fleet that is not started by `penstock up`",
     "drain": "let one instance finish its work and end",
     "index": "build the retriever's index of a folder",

@@ -148,6 +148,30 @@ def describe_api_key(key: ApiKey) -> str:
     return "\n".join(["[[key]]", *lines, ""])
 
 
+def without_api_key(text: str, name: str, source: object) -> str:
+    """Return the text of the file without the entry of that name; all else stays as it is written.
+
+    Raises InvalidRequest where there is none, or where its lines cannot be told from others.
+    """
+    keys = parse_api_keys(text, source)
+    number = next((number for number, key in enumerate(keys) if key.name == name), None)
+    if number is None:
+        raise InvalidRequest(f"{source} has no key {name}: `penstock keys list` shows those that it has")
+    starts = [found.start() for found in _HEADER.finditer(text)]
+    left = ""
+    if len(starts) == len(keys):
+        start, *rest = starts[number:]
+        entry = text[start : rest[0] if rest else len(text)]
+        lines = entry.splitlines(keepends=True)
+        while not lines[-1].strip() or lines[-1].lstrip().startswith("#"):
+            lines.pop()  # what is said above the next entry, or below the last, is no part of this one
+        left = text[:start] + text[start + len("".join(lines)) :].lstrip("\n")
+    kept = keys[:number] + keys[number + 1 :]
+    if parse_api_keys(left, source) != kept:
+        raise InvalidRequest(f"{source} is not written entry by entry: remove the key {name} by hand")
+    return left
+
+
 def _entries(text: str, source: object) -> list[dict[str, Any]]:
     try:
         table = tomllib.loads(text)

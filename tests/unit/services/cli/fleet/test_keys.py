@@ -1,4 +1,4 @@
-"""`penstock keys new`: what it shows, what it files, and what it leaves alone."""
+"""`penstock keys`: what it shows, what it files, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -221,3 +221,92 @@ def test_a_key_may_have_a_weight_and_an_impossible_one_files_nothing(
     assert main([*new, str(MAX_WEIGHT + 1)]) == EXIT_FAILED
     assert "has a wrong weight" in capsys.readouterr().err
     assert [key.weight for key in filed(file)] == [MAX_WEIGHT]
+
+
+def test_a_key_goes_into_a_file_that_is_its_owner_s_alone(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "acme.key"
+    argv = ["keys", "new", "--tenant", "acme", "--file", str(file), "--out", str(out)]
+    assert main(argv) == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    secret = out.read_text().strip()
+    assert filed(file)[0].hash == hash_api_key(secret)
+    assert capsys.readouterr().out == ""
+    assert main(argv) == EXIT_FAILED  # the key that is there would be lost
+    assert out.read_text().strip() == secret
+    assert len(filed(file)) == 1
+
+
+def test_a_key_that_cannot_be_filed_is_in_no_file(file: Path, tmp_path: Path) -> None:
+    file.write_text("no TOML")
+    out = tmp_path / "acme.key"
+    assert main(["keys", "new", "--tenant", "acme", "--file", str(file), "--out", str(out)]) == EXIT_FAILED
+    assert not out.exists()
+
+
+def test_keys_are_listed_with_what_they_may_do(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--name", "web", "--requests-per-min", "60", "--operator", "--weight", "4", "--cache", "off"]
+    main(["keys", "new", "--tenant", "acme", "--file", str(file), *options])
+    main(["keys", "new", "--tenant", "acme", "--file", str(file), "--name", "app"])
+    capsys.readouterr()
+    assert main(["keys", "list", "--file", str(file)]) == 0
+    head, web, app = capsys.readouterr().out.splitlines()
+    assert head.split() == ["key", "tenant", "requests/min", "at", "once", "tokens/min"]
+    assert web.split() == ["web", "acme", "60", "any", "any", "operator,", "weight", "4,", "cache", "off"]
+    assert app.split() == ["app", "acme", "any", "any", "any"]
+
+
+WRITTEN = """# keys of acme
+[[key]]
+name = "web"  # the site
+tenant = "acme"
+hash = "{web}"
+
+# the phones
+[[key]]
+name = "app"
+tenant = "acme"
+hash = "{app}"
+# the end
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("web", ["# keys of acme", "# the phones", "[[key]]", 'name = "app"']),
+        ("app", ["# keys of acme", "[[key]]", 'name = "web"  # the site']),
+    ],
+)
+def test_a_key_is_taken_out_and_all_else_stays_as_it_is(file: Path, name: str, left: list[str]) -> None:
+    file.write_text(WRITTEN.format(web=hash_api_key("1"), app=hash_api_key("2")))
+    assert main(["keys", "revoke", name, "--file", str(file)]) == 0
+    assert [key.name for key in filed(file)] == [{"web": "app", "app": "web"}[name]]
+    lines = file.read_text().splitlines()
+    assert [line for line in lines if line in left] == left
+    assert lines[-1] == "# the end"
+
+
+def test_a_key_that_is_not_there_is_a_sentence(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["keys", "new", "--tenant", "acme", "--file", str(file)])
+    assert main(["keys", "revoke", "web", "--file", str(file)]) == EXIT_FAILED
+    assert "has no key web: `penstock keys list` shows" in capsys.readouterr().err
+
+
+def test_the_last_key_can_be_taken_out(file: Path) -> None:
+    main(["keys", "new", "--tenant", "acme", "--name", "web", "--file", str(file)])
+    assert main(["keys", "revoke", "web", "--file", str(file)]) == 0
+    assert filed(file) == ()
+
+
+def test_a_key_in_a_form_of_its_own_is_left_to_be_removed_by_hand(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = ", ".join(
+        f'{{name = "{name}", tenant = "acme", hash = "{hash_api_key(name)}"}}' for name in ("web", "app")
+    )
+    file.write_text(f"key = [{entries}]\n")
+    assert main(["keys", "revoke", "web", "--file", str(file)]) == EXIT_FAILED
+    assert "remove the key web by hand" in capsys.readouterr().err
+    assert len(filed(file)) == 2
