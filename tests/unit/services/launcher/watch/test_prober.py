@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from services.launcher import prober
 from services.launcher.instance import Instance, InstanceSpec
+from services.launcher.watch import prober
 from services.launcher.watch.prober import HUNG_AFTER_PROBES, LATE_S, Prober, trouble_of
 from shared.telemetry.http import TelemetryServer
 from tests.support.clock import FakeClock

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from services.launcher.watch.stopped_watch import STOPPED, STOPPED_LOOKS, StoppedWatch, process_state
-from tests.unit.services.launcher.test_prober import Probed
+from tests.unit.services.launcher.watch.test_prober import Probed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
