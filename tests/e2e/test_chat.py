@@ -9,7 +9,7 @@ from tests.e2e.conftest import GetStack
 from tests.support.terminal import CTRL_C, CTRL_D, Terminal
 
 PROMPT = "> "
-CUT = "penstock chat: the answer was cut after 400 tokens: /set max_tokens 800 lets the next one go on for longer"
+CUT = "the answer was cut after 400 tokens: /set max_tokens 800 lets the next one go on for longer"
 
 
 async def test_a_conversation_streams_is_cancelled_and_goes_on(get_stack: GetStack) -> None:

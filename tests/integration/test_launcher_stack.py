@@ -67,7 +67,7 @@ DRIVER = """
 import sys
 from services.launcher.__main__ import main
 from services.launcher.instance import InstanceSpec
-from services.launcher import prober
+from services.launcher.watch import prober
 from services.launcher.plan import plan_instances
 from shared.bus import connection, refusals
 
