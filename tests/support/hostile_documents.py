@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shared.process.job_runner import serve_jobs
 from shared.retrieval.documents.document import Document
-from shared.retrieval.documents.document_jobs import DOCUMENT_LIMITS, read_document
+from shared.retrieval.documents.document_jobs import DOCUMENT_LIMITS, run_job
 from shared.retrieval.documents.formats import READERS
 
 SOON_S = 0.2
@@ -40,4 +40,4 @@ def read_odd_file(path: Path, name: str) -> Document:
 READERS[".txt"] = read_odd_file
 
 if __name__ == "__main__":
-    serve_jobs(read_document, DOCUMENT_LIMITS)
+    serve_jobs(run_job, DOCUMENT_LIMITS)

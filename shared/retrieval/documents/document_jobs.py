@@ -24,14 +24,19 @@ DOCUMENT_LIMITS = JobLimits(cpu_s=MAX_PDF_S, wall_s=10 * MAX_PDF_S, memory_bytes
 PDF_SUFFIX = ".pdf"
 
 
+def run_job(payload: bytes) -> bytes:
+    """Read a document in a process of its own, which ends when that takes too long."""
+    path, _ = msgpack.unpackb(payload)
+    if Path(os.fsdecode(path)).suffix.lower() != PDF_SUFFIX:
+        signal.setitimer(signal.ITIMER_PROF, MAX_READ_S)
+    return read_document(payload)
+
+
 def read_document(payload: bytes) -> bytes:
     """Return the parts of a document, or why it is left out, as `unpacked_document` takes them."""
     path, name = msgpack.unpackb(payload)
-    file = Path(os.fsdecode(path))
-    if file.suffix.lower() != PDF_SUFFIX:
-        signal.setitimer(signal.ITIMER_PROF, MAX_READ_S)
     try:
-        document = read_file(file, name)
+        document = read_file(Path(os.fsdecode(path)), name)
         passages = [(part.heading, part.text, part.start, part.end) for part in document.cut()]
     except Unreadable as error:
         return _packed(str(error), error.is_lasting)
@@ -62,4 +67,4 @@ def _packed(*parts: Any) -> bytes:
 
 
 if __name__ == "__main__":
-    serve_jobs(read_document, DOCUMENT_LIMITS)
+    serve_jobs(run_job, DOCUMENT_LIMITS)
