@@ -18,7 +18,7 @@ from tests.fuzz.finds import keep_find
 from tests.fuzz.targets import TARGETS
 
 GRACE_S = 150.0
-"""What a target may take beyond its share: to start a fleet, and to make a find small."""
+"""The time beyond its share that a target may take: to start a fleet, and to make a find small."""
 
 
 def fuzz_target(name: str, seed: int, seconds: float) -> int:

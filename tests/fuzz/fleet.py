@@ -15,9 +15,9 @@ SETTLE_EVERY = 20
 """Inputs between two looks at the whole fleet; after a fault it is looked at after each."""
 IDLE_S = 30.0
 MAX_GROWN_MB = 400.0
-"""What a process of the fleet may take more than when it was ready."""
+"""The memory that a process of the fleet may take beside what it had when it was ready."""
 LOG_S = 0.1
-"""What is logged is read here so much later."""
+"""The longest delay until a line of the log is read here."""
 DENIED = "bus_permission_denied"
 """The server has refused what somebody may not say, as it should: to a name that a message made up."""
 BAD_LEVELS = ("error", "critical")

@@ -18,7 +18,7 @@ from tests.fuzz.trying import seeded, shrunk, try_input
 from tests.support.stack import resident_mb
 
 MAX_GROWN_MB = 256.0
-"""What the process may have more at the end than after its first tries."""
+"""The memory that the process may have at the end beside what it had after its first tries."""
 WARM_TRIES = 100
 MAX_KINDS = 20
 """A target that fails in more ways is repaired before it is tried further."""

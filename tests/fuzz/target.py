@@ -1,4 +1,4 @@
-"""What is fuzzed: how an input is made, and what takes it and breaks no invariant."""
+"""A target of the fuzz: how an input is made, and what takes it and breaks no invariant."""
 
 from __future__ import annotations
 

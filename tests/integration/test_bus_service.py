@@ -352,7 +352,7 @@ async def test_a_time_of_day_that_is_set_costs_no_request(
 async def test_a_service_that_is_refused_for_too_long_ends_with_a_sentence(
     start: Start, tmp_path: Path
 ) -> None:
-    """What starts it again lets it read all anew."""
+    """A restart lets it read all anew."""
     own = tmp_path / "own.toml"
     Credentials("retriever-0", "before").write(own)
     server = NatsServer(extra_config="authorization { user: retriever-0, password: before }")

@@ -151,7 +151,7 @@ async def test_a_server_without_tls_never_hears_a_password_that_is_meant_for_one
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """What an authority of one's own has signed: for the server, and for a client."""
+    """Certificates that an authority of one's own has signed: for the server, and for a client."""
 
     ca: str
     server: Certificate

@@ -19,7 +19,7 @@ PROMPT = "> "
 EDITS = "\x1b[?2004h"
 """A terminal is asked to mark what is pasted when a line begins to be edited."""
 CONTROLS = re.compile(r"\x1b\[8m|\x1b\]|[\x07\x80-\x9f]")
-"""What an answer might have the terminal do that our own view does not."""
+"""Escapes by which an answer might have the terminal do what our own view does not."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What can be typed into `penstock chat` beside messages."""
+"""Commands can be typed into `penstock chat` beside messages."""
 
 from __future__ import annotations
 

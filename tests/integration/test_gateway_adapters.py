@@ -223,7 +223,7 @@ async def test_another_tenant_s_adapter_is_word_for_word_one_that_is_not_there(
             return f"Bearer {secrets[tenant]}"
 
         async def told(tenant: str, adapter: str) -> list[object]:
-            """What a tenant hears of an adapter, everywhere."""
+            """Return all that a tenant hears of an adapter, everywhere."""
             metadata = (("authorization", with_key(tenant)),)
             answer = await generate(
                 running.stub, of_adapter("hello", f"{MODEL}:{adapter}"), metadata=metadata

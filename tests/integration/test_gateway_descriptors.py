@@ -89,7 +89,7 @@ async def test_strangers_at_both_doors_use_up_no_descriptor_that_it_needs(nats_u
 
 @pytest.mark.skipif(sys.platform != "linux", reason="changes the limit of a process that runs")
 async def test_it_comes_back_when_descriptors_do_and_says_little_meanwhile(nats_url: str) -> None:
-    """Whoever else uses them up: here the limit falls to what is open."""
+    """Use up the descriptors as another would: here the limit falls to what is open."""
     async with fleet(nats_url), limited(nats_url, "-n 2000") as child:
         grpc_address = str((await event(child, "grpc_listening"))["grpc"])
         http_address = str((await event(child, "http_listening"))["http"])

@@ -1,4 +1,4 @@
-"""What the gRPC edge takes in: how many calls and connections, for how long, and what the rest hears."""
+"""The gRPC edge takes in a bounded number of calls and connections for a bounded time; the rest hears why."""
 
 from __future__ import annotations
 

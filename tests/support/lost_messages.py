@@ -13,13 +13,13 @@ from tests.support.wait import until
 
 
 async def sent(bus: Bus) -> None:
-    """What was published is with the server, or with one that stands still."""
+    """Wait until all that was published is with the server, or with one that stands still."""
     await until(lambda: bus._connection.client.pending_data_size == 0)
 
 
 @asynccontextmanager
 async def lost_with(server: NatsServer) -> AsyncIterator[None]:
-    """What is sent to the server in this block is lost with it; behind it there is a new one."""
+    """Lose all that is sent to the server in this block; behind it there is a new one."""
     os.kill(server.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # noqa: ASYNC222 - at once, all of its threads
     yield

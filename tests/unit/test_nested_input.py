@@ -1,4 +1,4 @@
-"""Whoever reads JSON or TOML that may be malformed knows that too many brackets are an error of their own."""
+"""Readers of JSON or TOML that may be malformed know that too many brackets are an error of their own."""
 
 from __future__ import annotations
 

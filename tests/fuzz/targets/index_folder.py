@@ -91,7 +91,7 @@ def run(folder: Path, data: bytes) -> None:
 
 
 def _make_checksums_right(folder: Path, name: str, content: bytes) -> None:
-    """Whoever can write one of the files can write the others too."""
+    """Change all files together: who can write one of them can write the others too."""
     manifest = folder / GENERATION / MANIFEST_NAME
     short = name.rpartition("/")[2]
     if not name.endswith(MANIFEST_NAME) and name.startswith(GENERATION):

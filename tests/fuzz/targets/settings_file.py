@@ -106,7 +106,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 def make(rng: random.Random) -> bytes:
-    """What it is, a line end, and what it holds."""
+    """Return the kind of file, a line end, and what it holds."""
     kind = rng.choice(sorted(TEXTS))
     data = mutated_text(TEXTS[kind], rng, WORDS).encode("utf-8", "surrogatepass")
     return f"{kind}\n".encode() + (mutated_bytes(data, rng) if rng.random() < 0.1 else data)

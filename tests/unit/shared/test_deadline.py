@@ -88,7 +88,7 @@ async def test_the_timeout_of_an_expired_deadline_fires_at_once() -> None:
 
 
 def reading(us: int) -> ClockReading:
-    """Of a clock that was never set."""
+    """The offset of a clock that was never set."""
     return ClockReading(us, us)
 
 

@@ -1,4 +1,4 @@
-"""What is remembered of asks, up to its limits."""
+"""Asks are remembered up to named limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request uses of its tenant's share: counted once, given back where it had nothing."""
+"""A request is counted once for its tenant, and costs nothing where it had nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of a request that is over."""
+"""The report of a request that is over counts it."""
 
 from __future__ import annotations
 

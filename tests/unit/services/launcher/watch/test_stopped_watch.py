@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 class States:
-    """What the kernel says of each process."""
+    """Return the state that the kernel says of each process."""
 
     def __init__(self) -> None:
         self.of: dict[int, str] = {}

@@ -11,7 +11,7 @@ from shared.sampling.parameters import Grammar
 
 
 class Tried:
-    """What is tried with it ends with `verdict`, or raises that."""
+    """A compiler whose trials end with `verdict`, or raise it."""
 
     def __init__(self, verdict: Verdict | Exception) -> None:
         self.times = 0

@@ -197,7 +197,7 @@ A, B = TenantShare("a"), TenantShare("b")
 
 
 def counters_of(a: float, b: float) -> ServiceCounters:
-    """What two tenants have had."""
+    """Return the service that two tenants have had."""
     counters = ServiceCounters()
     for share in (A, B):
         counters.join(share.tenant)

@@ -51,7 +51,7 @@ def reader() -> Iterator[DocumentReader]:
 def test_a_megabyte_of_it_is_read_within_the_limits_of_a_document(
     reader: DocumentReader, tmp_path: Path, form: str
 ) -> None:
-    """What grows with the square of its length would take an hour: its process is killed before."""
+    """A reader whose time grows with the square of the length would take an hour, and is killed before."""
     repeated = HOSTILE[form](1000)
     text = HOSTILE[form](MEGABYTE * 1000 // len(repeated))
     path = tmp_path / "a.md"
