@@ -10,10 +10,11 @@ from concurrent.futures import wait
 import pytest
 
 from shared.errors import Unavailable
-from shared.process.job_runner import MAX_FRAME_BYTES, MAX_RESULT_BYTES, take_frames
+from shared.process.job_runner import MAX_FRAME_BYTES, take_frames
 from shared.process.limited_jobs import JobEnd, LimitedJobs
 from shared.process.niceness import STANDING_BACK_NICE
 from tests.support.data import REPOSITORY
+from tests.support.odd_jobs import MAX_RESULT_BYTES
 from tests.support.wait import until
 
 END_S = 60.0
