@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,3 +92,16 @@ def in_folder(
             yield refusing(lambda data: run(folder, data))
 
     return opened
+
+
+def put_named_file(folder: Path, data: bytes, names: Container[str], prepare: Callable[[Path], None]) -> str:
+    """Fill the folder anew and put the input into the file that its first line names; "" for another name."""
+    said, _, content = data.partition(b"\n")
+    name = said.decode(errors="replace")
+    if name not in names:
+        return ""
+    for file in folder.iterdir():
+        file.unlink()
+    prepare(folder)
+    (folder / name).write_bytes(content)
+    return name

@@ -21,7 +21,7 @@ class HeldMasks:
         self.go_on.set()
 
     def hold(self) -> None:
-        """From now on, until `go_on`."""
+        """Hold all masks from now on, until `go_on`."""
         self.go_on.clear()
 
     def wait(self) -> None:

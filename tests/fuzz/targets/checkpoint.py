@@ -15,7 +15,7 @@ from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weight_files import check_weight_files
 from shared.engine.loading.weights import load_weights
 from tests.fuzz.mutation import EDGES, mutated_bytes, mutated_json
-from tests.fuzz.target import Target, in_folder
+from tests.fuzz.target import Target, in_folder, put_named_file
 
 HIDDEN, INNER, HEADS, VOCAB = 16, 32, 2, 24
 CONFIG: dict[str, Any] = {
@@ -163,16 +163,11 @@ def prepare(folder: Path) -> None:
 
 
 def run(folder: Path, data: bytes) -> None:
-    said, _, content = data.partition(b"\n")
-    name = said.decode(errors="replace")
-    if name not in NAMES:
+    name = put_named_file(folder, data, NAMES, prepare)
+    if not name:
         return
-    for file in folder.iterdir():
-        file.unlink()
-    prepare(folder)
     if name.endswith("index.json"):
         (folder / "model.safetensors").unlink()
-    (folder / name).write_bytes(content)
     check_weight_files(folder)
     config = load_model_config(folder)
     load_weights(folder, config, torch.device("cpu"))

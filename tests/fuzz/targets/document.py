@@ -141,6 +141,7 @@ def _documents(path: Path) -> Iterator[Document]:
     except Unreadable as error:
         if str(error).startswith("it is damaged") and path.suffix not in (".pdf", ".html"):
             raise Fault(str(error)) from error
+        raise
 
 
 TARGET = Target("document", make, in_folder(run), tries=100)

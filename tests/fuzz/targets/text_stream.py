@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from itertools import count
 
-from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.request.tool_calls import ToolCallParser
 from shared.errors import InvalidRequest
 from shared.text.stops import StopMatcher
-from shared.text.tool_formats import FORMATS, ToolFormat
+from shared.text.tool_formats import FORMATS
 from tests.fuzz.mutation import mutated_text
 from tests.fuzz.target import Fault, Target, in_memory
+from tests.support.tool_call_stream import read_calls
 
 ARGUMENTS = '{"q": "a } \\" ] {", "deep": [{"x": [1, 2]}]}'
 WORDS = (
@@ -46,33 +44,18 @@ def run(data: bytes) -> None:
     text = content.decode("utf-8", "replace")[:MAX_CHARS]
     if tool_format is None:
         return
-    whole, stops = _calls(tool_format, [text]), _stops(text)
+    whole, stops = read_calls(tool_format, [text]), _stops(text)
     _stopped(stops, [text])
     for place in range(1, len(text)):
         parts = [text[:place], text[place:]]
-        if _calls(tool_format, parts) != whole:
+        if read_calls(tool_format, parts) != whole:
             raise Fault(
-                f"other calls where the text is cut at {place}: {_calls(tool_format, parts)}, not {whole}"
+                f"other calls where the text is cut at {place}: {read_calls(tool_format, parts)}, not {whole}"
             )
         if _stopped(stops, parts) != _stopped(stops, [text]):
             raise Fault(f"stops elsewhere where the text is cut at {place}")
-    if _calls(tool_format, list(text)) != whole:
+    if read_calls(tool_format, list(text)) != whole:
         raise Fault("other calls in single characters")
-
-
-def _calls(tool_format: ToolFormat, parts: list[str]) -> tuple[str, list[list[str]], bool]:
-    numbers = count()
-    parser = ToolCallParser(tool_format, lambda: f"id{next(numbers)}")
-    text, calls = "", list[list[str]]()
-    for part in parts:
-        delta = pb.TextDelta(text=part)
-        parser.parse_delta(delta)
-        text += delta.text
-        for call in delta.tool_calls:
-            if call.id:
-                calls.append([call.id, call.name, ""])
-            calls[call.index][2] += call.arguments
-    return text + parser.held_text(), calls, parser.has_called
 
 
 def _stops(text: str) -> tuple[str, ...]:

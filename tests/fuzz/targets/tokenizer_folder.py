@@ -11,7 +11,7 @@ from typing import Any
 from shared.messages import ChatTurn
 from shared.text.tokenizer import TextTokenizer
 from tests.fuzz.mutation import mutated_bytes, mutated_json, mutated_text
-from tests.fuzz.target import Target, in_folder
+from tests.fuzz.target import Target, in_folder, put_named_file
 
 TEMPLATE = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"
 CONFIG: dict[str, Any] = {
@@ -130,14 +130,8 @@ def prepare(folder: Path) -> None:
 
 
 def run(folder: Path, data: bytes) -> None:
-    said, _, content = data.partition(b"\n")
-    name = said.decode(errors="replace")
-    if name not in NAMES:
+    if not put_named_file(folder, data, NAMES, prepare):
         return
-    for file in folder.iterdir():
-        file.unlink()
-    prepare(folder)
-    (folder / name).write_bytes(content)
     tokenizer = TextTokenizer.load(folder)
     for text in TEXTS:
         ids = tokenizer.encode_text(text)

@@ -352,7 +352,7 @@ async def test_a_bad_grammar_ends_the_transfer_and_is_told_to_the_gateway(worker
 
 
 async def test_a_grammar_is_tried_no_longer_than_its_request_has_time_or_is_wanted(worker: Worker) -> None:
-    """By itself the trial would go on for a second of CPU time."""
+    """The trial would go on by itself for a second of CPU time."""
     await worker.reserve(grammar=PATTERNS_TOGETHER)
     await worker.step()
     trial = worker._grammar_compiler._waiting[PATTERNS_TOGETHER].trial

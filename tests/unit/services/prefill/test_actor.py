@@ -242,7 +242,7 @@ async def test_a_deadline_passes_while_the_grammar_is_compiled(worker: Worker) -
 
 
 async def test_a_grammar_is_tried_no_longer_than_its_request_has_time(worker: Worker) -> None:
-    """By itself the trial would go on for a second of CPU time."""
+    """The trial would go on by itself for a second of CPU time."""
     await worker.place(grammar=PATTERNS_TOGETHER)
     trial = worker._grammar_compiler._waiting[PATTERNS_TOGETHER].trial
     clock = worker._book.queue._clock = FakeClock(time.monotonic())

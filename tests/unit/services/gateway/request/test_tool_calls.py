@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import count
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.tool_calls import CALL_ID_CHARS, ToolCallParser, new_call_id
-from shared.text.tool_formats import HERMES, LLAMA, MISTRAL, ToolFormat
+from shared.text.tool_formats import HERMES, LLAMA, MISTRAL
+from tests.support.tool_call_stream import ReadCalls, read_calls
 
 NESTED = '{"q": "a } \\" ] {", "deep": [{"x": [1, 2]}]}'
-
-
-class Read(NamedTuple):
-    text: str
-    calls: list[tuple[str, str, str]]
-    has_called: bool
-
-
-def read(tool_format: ToolFormat, parts: Iterable[str]) -> Read:
-    numbers = count()
-    parser = ToolCallParser(tool_format, lambda: f"id{next(numbers)}")
-    text, calls = "", list[list[str]]()
-    for part in parts:
-        delta = pb.TextDelta(text=part)
-        parser.parse_delta(delta)
-        text += delta.text
-        for call in delta.tool_calls:
-            if call.id:
-                assert call.index == len(calls)
-                calls.append([call.id, call.name, ""])
-            calls[call.index][2] += call.arguments
-    text += parser.held_text()
-    return Read(text, [(call[0], call[1], call[2]) for call in calls], parser.has_called)
 
 
 def splits(text: str) -> Iterator[list[str]]:
@@ -52,59 +28,59 @@ ANSWERS = {
     "hermes, one call": (
         HERMES,
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
-        Read("", [("id0", "get_weather", '{"city": "Paris"}')], True),
+        ReadCalls("", [("id0", "get_weather", '{"city": "Paris"}')], True),
     ),
     "hermes, text before": (
         HERMES,
         'I < you <tool  look.\n\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
-        Read("I < you <tool  look.", [("id0", "f", "{}")], True),
+        ReadCalls("I < you <tool  look.", [("id0", "f", "{}")], True),
     ),
     "hermes, several": (
         HERMES,
         f'<tool_call>\n{{"name": "f", "arguments": {NESTED}}}\n</tool_call>\n'
         '<tool_call>\n{"name": "g-2", "arguments": {"b": 1}}\n</tool_call>',
-        Read("", [("id0", "f", NESTED), ("id1", "g-2", '{"b": 1}')], True),
+        ReadCalls("", [("id0", "f", NESTED), ("id1", "g-2", '{"b": 1}')], True),
     ),
-    "hermes, only text": (HERMES, "a <tool_cal\n ", Read("a <tool_cal\n ", [], False)),
+    "hermes, only text": (HERMES, "a <tool_cal\n ", ReadCalls("a <tool_cal\n ", [], False)),
     "hermes, cut in its arguments": (
         HERMES,
         '<tool_call>\n{"name": "f", "arguments": {"a": "b',
-        Read("", [("id0", "f", '{"a": "b')], False),
+        ReadCalls("", [("id0", "f", '{"a": "b')], False),
     ),
     "hermes, cut behind its arguments": (
         HERMES,
         '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_',
-        Read("", [("id0", "f", "{}")], False),
+        ReadCalls("", [("id0", "f", "{}")], False),
     ),
     "hermes, cut before its name is known": (
         HERMES,
         'so \n<tool_call>\n{"name": "get_we',
-        Read('so \n<tool_call>\n{"name": "get_we', [], False),
+        ReadCalls('so \n<tool_call>\n{"name": "get_we', [], False),
     ),
     "hermes, the second cut before its name": (
         HERMES,
         '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n<tool_call>\n{"na',
-        Read('\n<tool_call>\n{"na', [("id0", "f", "{}")], False),
+        ReadCalls('\n<tool_call>\n{"na', [("id0", "f", "{}")], False),
     ),
     "llama, a call": (
         LLAMA,
         f'{{"name": "f", "parameters": {NESTED}}}',
-        Read("", [("id0", "f", NESTED)], True),
+        ReadCalls("", [("id0", "f", NESTED)], True),
     ),
-    "llama, text": (LLAMA, 'see {"name": "f"}', Read('see {"name": "f"}', [], False)),
-    "llama, an object": (LLAMA, '{"name": 3}', Read('{"name": 3}', [], False)),
-    "llama, cut": (LLAMA, '{"name": "f', Read('{"name": "f', [], False)),
+    "llama, text": (LLAMA, 'see {"name": "f"}', ReadCalls('see {"name": "f"}', [], False)),
+    "llama, an object": (LLAMA, '{"name": 3}', ReadCalls('{"name": 3}', [], False)),
+    "llama, cut": (LLAMA, '{"name": "f', ReadCalls('{"name": "f', [], False)),
     "mistral, two calls": (
         MISTRAL,
         f'[TOOL_CALLS] [{{"name": "f", "arguments": {NESTED}}}, {{"name": "g", "arguments": {{}}}}]',
-        Read("", [("id0", "f", NESTED), ("id1", "g", "{}")], True),
+        ReadCalls("", [("id0", "f", NESTED), ("id1", "g", "{}")], True),
     ),
     "mistral, without a space": (
         MISTRAL,
         'ok [TOOL_CALLS][{"name": "f", "arguments": {}}]',
-        Read("ok", [("id0", "f", "{}")], True),
+        ReadCalls("ok", [("id0", "f", "{}")], True),
     ),
-    "mistral, only text": (MISTRAL, "a [TOOL] b", Read("a [TOOL] b", [], False)),
+    "mistral, only text": (MISTRAL, "a [TOOL] b", ReadCalls("a [TOOL] b", [], False)),
 }
 
 
@@ -112,7 +88,7 @@ ANSWERS = {
 def test_calls_are_the_same_however_the_text_is_cut(name: str) -> None:
     tool_format, text, wanted = ANSWERS[name]
     for parts in splits(text):
-        assert read(tool_format, parts) == wanted, parts
+        assert read_calls(tool_format, parts) == wanted, parts
 
 
 def test_arguments_come_as_they_are_written() -> None:
