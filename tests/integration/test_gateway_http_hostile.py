@@ -11,7 +11,7 @@ import structlog
 
 from services.gateway.http.fields.json_body import MAX_BODY_DEPTH
 from shared.errors import InvalidRequest
-from shared.messages import Message, Tokenize
+from shared.messages import Detokenize, Message, Tokenize
 from tests.integration.gateway_peers import Answer, default_answer
 from tests.integration.http_edge import edge
 from tests.support.hostile_json import LONE_SURROGATE, every_place, hostile_bodies
@@ -39,7 +39,7 @@ def refuses(message: Message) -> Answer:
     """Answer as a fleet that takes no prompt, so that a valid body ends at once."""
     return (
         InvalidRequest("the tokenizer takes nothing")
-        if isinstance(message, Tokenize)
+        if isinstance(message, Tokenize | Detokenize)
         else default_answer(message)
     )
 

