@@ -28,6 +28,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         await gateway.start()
         for name, watch in gateway.watchers(service.changed).items():
             service.supervisor.start_task(name, watch)
+        service.on_drain(gateway.key_gate.keeper.leave)
         service.on_drain(gateway.grpc.drain)
         if service.config.share_ports:
             service.on_drain(gateway.leave_ports)

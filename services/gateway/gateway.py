@@ -27,6 +27,7 @@ from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import inbox
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import Heartbeat
 
 FINISH_TIMEOUT_S = 1.0
@@ -55,17 +56,25 @@ class Gateway:
         heartbeat: Callable[[], Heartbeat],
         changed: Callable[[], None],
         begin_drain: Callable[[], None],
+        clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Put the parts together; nothing listens yet.
 
         `heartbeat` says who this instance is and whether it moves, `changed` asks for one to be sent, and
-        `begin_drain` is called when an operator asks for it. Raises ConfigError for what cannot be used.
+        `begin_drain` is called when an operator asks for it; the limits of keys go by `clock`. Raises
+        ConfigError for what cannot be used.
         """
         config = fit_connections(config)
-        key_gate = KeyGate.of(config)
-        context = SessionContext.of(instance, config, bus, fleet, Tasks())
+        tasks = Tasks()
+        key_gate = KeyGate.of(instance, config, bus, fleet, tasks.start, clock)
+        context = SessionContext.of(instance, config, bus, fleet, tasks)
         registry = SessionRegistry(
-            context, incarnation=incarnation, heartbeat=heartbeat, changed=changed, begin_drain=begin_drain
+            context,
+            key_gate,
+            incarnation=incarnation,
+            heartbeat=heartbeat,
+            changed=changed,
+            begin_drain=begin_drain,
         )
         fleet.on_lost(registry.on_instance_lost)
         fleet.working = registry.has_sessions
@@ -92,7 +101,8 @@ class Gateway:
         context = self.context
         return {
             "health": self.grpc.watch_fleet,
-            "api-keys": self.key_gate.watch_file,
+            "api-keys": self.key_gate.keys.watch_file,
+            "key-limits": self.key_gate.keeper.watch,
             "pressure": lambda: watch_pressure(context.pressure, context.degradation, changed),
         }
 

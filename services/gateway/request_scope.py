@@ -9,7 +9,7 @@ from services.gateway.admission.request_meter import RequestMeter
 from services.gateway.context import SessionContext
 from services.gateway.fleet.crash_record import CrashRecord
 from services.gateway.fleet.request_client import RequestClient
-from services.gateway.keys.rate_limits import Allowance
+from services.gateway.keys.allowance import Allowance
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.request_timeline import RequestTimeline

@@ -4,7 +4,7 @@
     name = "web"                    # unique; in messages and logs
     tenant = "acme"                 # may have several keys; KV is shared within a tenant alone
     hash = "sha256:…"               # of the key, 64 hex digits
-    requests_per_min = 600          # the limits are optional; they count at each gateway by itself
+    requests_per_min = 600          # the limits are optional; they hold over all gateways together
     concurrency = 16
     tokens_per_min = 200000         # of prompt and output
     weight = 2                      # what its requests use counts as half, where several tenants wait
@@ -52,7 +52,7 @@ _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*key[ \t]*\]\]", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """The limits of a key at one gateway; None: without limit."""
+    """The limits of a key over all gateways; None: without limit."""
 
     requests_per_min: int | None = None
     concurrency: int | None = None

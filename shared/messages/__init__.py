@@ -6,6 +6,7 @@
     corpora     what a retriever says of its corpora
     preprocessing  the gateway asks retriever and tokenizer
     routing     the gateway routes a request, cancels it, hears that it cannot go on
+    key_limits  gateways count together what a key uses
     tokens      the hot path, from workers to detokenizer to gateway
     response_cache  answers that are known already
     kv          the control messages of KV transfers
@@ -37,6 +38,18 @@ from shared.messages.fleet import (
     TenantQueue,
     TokenizerReport,
     WorkerReport,
+)
+from shared.messages.key_limits import (
+    MAX_KEY_USES,
+    BeginKeyUses,
+    ClaimKey,
+    CountKeyRefusals,
+    KeyClaimed,
+    KeyKeptElsewhere,
+    KeyUsesBegun,
+    KeyUsesRefused,
+    LeaveKey,
+    SettleKeyUse,
 )
 from shared.messages.kv import (
     KvAbort,
@@ -142,6 +155,15 @@ Message = (
     | Cancel
     | CancelAck
     | ClientCancel
+    | BeginKeyUses
+    | CountKeyRefusals
+    | KeyUsesBegun
+    | KeyUsesRefused
+    | KeyKeptElsewhere
+    | SettleKeyUse
+    | ClaimKey
+    | KeyClaimed
+    | LeaveKey
     | LivenessCheck
     | HoldReport
     | Tokens
@@ -183,6 +205,7 @@ __all__ = [
     "MAX_HASHES",
     "MAX_KEPT_BYTES",
     "MAX_KEPT_TOKENS",
+    "MAX_KEY_USES",
     "MAX_PROMPT_TOKENS",
     "MAX_QUERY_CHARS",
     "MAX_REPORTED_CHARS",
@@ -196,12 +219,15 @@ __all__ = [
     "AdapterReport",
     "AuditReport",
     "AuditRequest",
+    "BeginKeyUses",
     "BreakerReport",
     "Cancel",
     "CancelAck",
     "ChatTurn",
+    "ClaimKey",
     "ClientCancel",
     "CorpusReport",
+    "CountKeyRefusals",
     "DecodeReport",
     "Detokenize",
     "Detokenized",
@@ -225,6 +251,10 @@ __all__ = [
     "HoldReport",
     "KeepResponse",
     "KeptResponse",
+    "KeyClaimed",
+    "KeyKeptElsewhere",
+    "KeyUsesBegun",
+    "KeyUsesRefused",
     "KvAbort",
     "KvAbortAck",
     "KvCredit",
@@ -235,6 +265,7 @@ __all__ = [
     "KvReady",
     "KvReceived",
     "KvSegment",
+    "LeaveKey",
     "LivenessCheck",
     "LookUpResponse",
     "Lost",
@@ -252,6 +283,7 @@ __all__ = [
     "Retrieved",
     "RetrieverReport",
     "ScoredPassage",
+    "SettleKeyUse",
     "Snapshot",
     "SnapshotRequest",
     "TenantQueue",

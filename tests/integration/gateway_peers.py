@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,6 +23,7 @@ from services.gateway.session.session_registry import SessionRegistry
 from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import PenstockError
 from shared.messages import (
     Accepted,
@@ -257,25 +258,34 @@ class Running:
         await until(lambda: len(self.fleet.instances(role)) == count)
 
 
+def gateway(url: str, **options: object) -> AbstractAsyncContextManager[Running]:
+    """A gateway in this process; `options` are its settings."""
+    return gateway_named(url, GATEWAY, SYSTEM_CLOCK, options)
+
+
 @asynccontextmanager
-async def gateway(url: str, **options: object) -> AsyncIterator[Running]:
+async def gateway_named(
+    url: str, instance: str, clock: Clock, options: Mapping[str, object]
+) -> AsyncIterator[Running]:
+    """The same with a name of its own; the limits of keys go by `clock`."""
     fields = {
         "http_port": 0,
         "local_prefill_tokens": 0,
         **options,
     }  # scripted prefill workers are to be asked
     config = GatewayConfig(**fields)  # type: ignore[arg-type]  # the options are fields of the class
-    bus, view = await Bus.connect(url, name=GATEWAY), FleetView(places=True)
+    bus, view = await Bus.connect(url, name=instance, sender=instance), FleetView(places=True)
     await view.start(bus)
     built = Gateway.build(
-        GATEWAY,
+        instance,
         config,
         bus,
         view,
         incarnation=7,
-        heartbeat=partial(heartbeat, "gateway", GATEWAY),
+        heartbeat=partial(heartbeat, "gateway", instance),
         changed=lambda: None,
         begin_drain=lambda: None,
+        clock=clock,
     )
     await built.start()
     watchers = [asyncio.create_task(watch()) for watch in built.watchers(lambda: None).values()]

@@ -53,7 +53,7 @@ class Client:
         return await generate(running.stub, message, metadata=self.metadata)
 
     def ledger(self, running: Running) -> KeyLedger:
-        return running.key_gate._ledgers[self.key.hash]
+        return running.key_gate.keys._accounts[self.key.hash].ledger
 
 
 def write(file: Path, *clients: Client) -> str:
@@ -75,13 +75,13 @@ def damage(file: Path, content: str | None) -> None:
 async def in_force(running: Running, *clients: Client) -> None:
     """The gateway has noticed by itself that these are the keys now, with their limits."""
     wanted = {client.key.hash: client.key.limits for client in clients}
-    gate = running.key_gate
-    await until(lambda: {key: ledger._limits for key, ledger in gate._ledgers.items()} == wanted)
+    accounts = running.key_gate.keys.accounts
+    await until(lambda: {one.key_hash: one.ledger.limits for one in accounts()} == wanted)
 
 
 @pytest.fixture
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("services.gateway.keys.key_gate.POLL_S", 0.02)
+    monkeypatch.setattr("services.gateway.keys.keys_in_force.POLL_S", 0.02)
     return tmp_path / "keys.toml"
 
 
@@ -146,7 +146,7 @@ async def test_a_flood_of_wrong_keys_opens_nothing_and_stops_nobody(nats_url: st
             wrong = [(("authorization", f"Bearer {new_api_key()}"),) for _ in range(50)]
             answers = await asyncio.gather(*(generate(running.stub, ask(), metadata=one) for one in wrong))
             assert {answer.status for answer in answers} == {grpc.StatusCode.UNAUTHENTICATED}
-        assert len(running.key_gate._ledgers) == 1
+        assert len(running.key_gate.keys.accounts()) == 1
         assert [held.request_id for held in running.registry.audit().held] == [envelope.request_id]
         await peers.text(envelope.request_id, 5, "a", finish="stop")
         assert (await call).outcome == "finished"
@@ -572,7 +572,7 @@ async def test_a_key_that_is_revoked_while_its_body_comes_is_a_401(
         writer.write(head.encode())
         await asyncio.wait_for(reader.readuntil(b"100 Continue\r\n\r\n"), 20)  # it is known by its key now
         write(keys, other)
-        await running.key_gate.reload()
+        await running.key_gate.keys.reload()
         writer.write(body)
         answer = await asyncio.wait_for(reader.readuntil(b"}}"), 20)
         writer.close()

@@ -131,7 +131,7 @@ class PassageAsks:
             filters=asked.filters,
         )
         searching = partial(self._searching, asked.corpus)
-        with self._calls.admitted(key, check_query(asked.query), deadline) as call:
+        async with self._calls.admitted(key, check_query(asked.query), deadline) as call:
             try:
                 found = await self._calls.ask_any(call, RETRIEVER, question, searching)
             except NotFound as error:
@@ -170,7 +170,7 @@ class PassageAsks:
             for start in range(0, len(texts), MAX_RERANK_TEXTS)
         ]
         found: dict[int, TextScores] = {}
-        with self._calls.admitted(key, text_bytes, deadline) as call:
+        async with self._calls.admitted(key, text_bytes, deadline) as call:
             ready = partial(self._calls.fleet.instances, RETRIEVER)
             views = await self._calls.ready(call, RETRIEVER, ready)
             name = _served_reranker(model, views)

@@ -77,7 +77,7 @@ class TextAsks:
     ) -> PromptIds:
         """The ids of the prompt of `request`, of which nothing else counts but the model."""
         message = replace(tokenize_message(request, ()), add_special_tokens=add_special_tokens)
-        with self._calls.admitted(key, 0, deadline) as call:
+        async with self._calls.admitted(key, 0, deadline) as call:
             model, answer = await self._ask_model(call, "tokenizer", request.model, message, key.tenant)
         if not isinstance(answer, Tokenized):
             raise unexpected_answer(answer, "tokenizer")
@@ -89,7 +89,7 @@ class TextAsks:
         check_model_name(model)
         _check_ids(token_ids)
         message = Detokenize(pack_ids(token_ids))
-        with self._calls.admitted(key, 0, deadline) as call:
+        async with self._calls.admitted(key, 0, deadline) as call:
             model, answer = await self._ask_model(call, "tokenizer", model, message, key.tenant)
         if not isinstance(answer, Detokenized):
             raise unexpected_answer(answer, "tokenizer")
@@ -100,7 +100,7 @@ class TextAsks:
         check_model_name(model)
         text_bytes = checked_bytes(texts, MAX_EMBEDDED_TEXTS)
         found = TextVectors(model, [], [], [])
-        with self._calls.admitted(key, text_bytes, deadline) as call:
+        async with self._calls.admitted(key, text_bytes, deadline) as call:
             try:
                 for start in range(0, len(texts), MAX_EMBED_TEXTS):
                     part = Embed(tuple(texts[start : start + MAX_EMBED_TEXTS]))

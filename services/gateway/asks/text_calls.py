@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from services.gateway.context import SessionContext
 from services.gateway.fleet.request_client import RequestClient
 from services.gateway.fleet.waiting import wait_for_instances
-from services.gateway.keys.key_gate import BYTES_PER_TOKEN, KeyGate
+from services.gateway.keys.key_gate import KeyGate
 from services.gateway.prompt.role_asker import AskTurn, RoleAsker
 from services.gateway.request.request import MAX_MODEL_CHARS
 from shared.bus.fleet import InstanceView
@@ -64,10 +64,30 @@ class TextCalls:
         self._closing = True
         await self._idle.wait()
 
-    @contextmanager
-    def admitted(self, key: ApiKey, text_bytes: int, deadline: Deadline) -> Iterator[TextCall]:
+    @asynccontextmanager
+    async def admitted(self, key: ApiKey, text_bytes: int, deadline: Deadline) -> AsyncIterator[TextCall]:
         """Room for one call here and in the limits of its key, while it lasts; `key` is what
         `KeyGate.identify` found, `text_bytes` how much there is to read for it."""
+        self._check_room()
+        allowance = await self._key_gate.admit_text(key, text_bytes, deadline)
+        try:
+            self._check_room()  # others may have come meanwhile
+        except PenstockError:
+            allowance.undo()
+            raise
+        self._admitted += 1
+        with self.begun(deadline) as call:
+            try:
+                yield call
+            except PenstockError as error:
+                error.counted = True
+                raise
+            finally:
+                self._admitted -= 1
+                allowance.charge(call.used_tokens)
+
+    def _check_room(self) -> None:
+        """Raise Unavailable while draining, Overloaded where as many calls are live as may be."""
         limit = self.context.config.max_text_calls
         if self._closing:
             raise Unavailable("this gateway is draining: use another one", hop="gateway")
@@ -79,18 +99,6 @@ class TextCalls:
                 retry_after_ms=ROOM_RETRY_MS,
                 reason="calls",
             )
-        tokens = -(-text_bytes // BYTES_PER_TOKEN)
-        allowance = self._key_gate.admit_tokens(key, tokens, 0, exact=False)
-        self._admitted += 1
-        with self.begun(deadline) as call:
-            try:
-                yield call
-            except PenstockError as error:
-                error.counted = True
-                raise
-            finally:
-                self._admitted -= 1
-                allowance.charge(call.used_tokens)
 
     @contextmanager
     def begun(self, deadline: Deadline) -> Iterator[TextCall]:

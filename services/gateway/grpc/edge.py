@@ -43,7 +43,9 @@ class InferenceEdge(TextEdge):
         try:
             key = self._ingress.identify(call_authorization(call))
             choices = Choices.of(request)
-            sessions = CallSessions.open(self._ingress, key, choices, call_remaining_s=call.time_remaining())
+            sessions = await CallSessions.open(
+                self._ingress, key, choices, call_remaining_s=call.time_remaining()
+            )
         except PenstockError as error:
             self._ingress.count_refused(key, error)
             await refuse_request(arrived, error, call)

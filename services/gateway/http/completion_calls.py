@@ -68,7 +68,7 @@ class CompletionCalls:
             asked = read(await call.read_json(), call.headers, self._config.default_max_tokens)
             names = asked.field_names
             salt = asked.options.cache_salt
-            sessions = CallSessions.open(self._ingress, key, asked.choices, cache_salt=salt)
+            sessions = await CallSessions.open(self._ingress, key, asked.choices, cache_salt=salt)
         except PenstockError as error:
             self._ingress.count_refused(key, error)
             record_refusal(error)

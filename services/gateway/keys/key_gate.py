@@ -1,38 +1,33 @@
-"""Let calls in by key: the file of API keys in force, with what each key uses. For every edge.
-
-The file is looked at once a second. New keys and limits count from then on; the requests of a key that was
-taken out go on to their end. A file that cannot be used changes nothing until it is put right.
-"""
+"""Let calls in by key, whichever edge they come by, as far as the limits of the key go."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
-
-import structlog
 
 from services.gateway.config import GatewayConfig
-from services.gateway.keys.api_keys import ApiKeys, presented_key
-from services.gateway.keys.rate_limits import Allowance, KeyLedger, LimitReached
+from services.gateway.keys.allowance import Allowance
+from services.gateway.keys.key_account import KeyAccount
+from services.gateway.keys.key_desk import KeyDesk, StartTask, WantedUse
+from services.gateway.keys.key_keeper import KeyKeeper
+from services.gateway.keys.keys_in_force import KeysInForce
+from services.gateway.keys.rate_limits import LimitReached
 from services.gateway.request.request import Request
+from shared.bus import Bus, Delivery
+from shared.bus.fleet import FleetView
 from shared.config.fields import ConfigError
-from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import InvalidRequest, PenstockError, TooLarge, Unauthenticated
-from shared.files.api_key_file import ApiKey, parse_api_keys, read_key_file
-from shared.files.file_signature import FileSignature, file_signature
+from shared.files.api_key_file import ApiKey
+from shared.messages import BeginKeyUses, ClaimKey, CountKeyRefusals, LeaveKey, SettleKeyUse
 from shared.telemetry import metrics
 
-log = structlog.get_logger()
-
-R = TypeVar("R")
-
-POLL_S = 1.0
 BYTES_PER_TOKEN = 4
 """The guess for a prompt of text until it is tokenized."""
-NOBODY = ApiKey(name="", tenant="", hash="", operator=True)
-"""The caller that comes through an open edge, where there is nothing to hide from anybody."""
+
+KeyMessage = BeginKeyUses | CountKeyRefusals | SettleKeyUse | ClaimKey | LeaveKey
+"""The messages of gateways to each other about keys."""
 
 
 class NotAnOperator(PenstockError):
@@ -42,34 +37,33 @@ class NotAnOperator(PenstockError):
 
 
 class KeyGate:
-    """`file` None: everybody may come in, as the tenant "". One that cannot be used raises InvalidRequest."""
-
-    def __init__(self, file: Path | None, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._file = file
-        self._clock = clock
-        self._signature: FileSignature = None
-        self._keys = ApiKeys(())
-        self._ledgers: dict[str, KeyLedger] = {}
-        if file is None:
-            self._put_in_force((NOBODY,))
-        else:
-            self._signature = file_signature(file)
-            self._put_in_force(_load(file))
+    def __init__(self, keys: KeysInForce, desk: KeyDesk, keeper: KeyKeeper) -> None:
+        self.keys = keys
+        self.keeper = keeper
+        self._desk = desk
 
     @classmethod
-    def of(cls, config: GatewayConfig) -> KeyGate:
+    def of(
+        cls,
+        instance: str,
+        config: GatewayConfig,
+        bus: Bus,
+        fleet: FleetView,
+        start: StartTask,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> KeyGate:
         """Raises ConfigError for a file that cannot be used."""
         try:
-            return cls(Path(config.api_keys) if config.api_keys else None)
+            keys = KeysInForce(Path(config.api_keys) if config.api_keys else None, clock)
         except InvalidRequest as error:
             raise ConfigError(str(error)) from error
+        keeper = KeyKeeper(instance, bus, fleet, keys.find_account, keys.accounts, clock)
+        return cls(keys, KeyDesk(instance, bus, keeper, start, clock), keeper)
 
     def identify(self, authorization: Sequence[str | bytes]) -> ApiKey:
         """Return the key in these values of an `authorization` header; raises Unauthenticated."""
-        if self._file is None:
-            return NOBODY
         try:
-            return self._keys.find(presented_key(authorization))
+            return self.keys.find_key(authorization)
         except Unauthenticated:
             reason = "unknown_key" if authorization else "no_key"
             metrics.API_KEY_REFUSALS.labels(reason=reason, tenant="").inc()
@@ -87,83 +81,59 @@ class KeyGate:
 
     def check_rate(self, key: ApiKey) -> None:
         """Raise LimitReached where the key has no request left in this minute, before anything is read."""
-        self._limited(key, self._ledger_of(key).check_rate)
+        with _limited(key):
+            self._desk.check_rate(self._account_of(key))
 
     def count_refused(self, key: ApiKey, error: PenstockError) -> None:
         """Let a call that is refused for what it asks be one of the minute: else asking so would be free.
 
         What the gateway has no room for is free, and so is what is over a limit of the key.
         """
-        ledger = self._ledgers.get(key.hash)
-        if ledger is not None and not error.counted and isinstance(error, InvalidRequest | TooLarge):
+        account = self.keys.find_account(key.hash)
+        if account is not None and not error.counted and isinstance(error, InvalidRequest | TooLarge):
             error.counted = True
-            ledger.count_refused()
+            self._desk.count_refused(account)
 
-    def admit(self, key: ApiKey, request: Request) -> Allowance:
-        """Take the request into the limits of the key; raises LimitReached or TooLarge."""
-        ids = request.token_ids
-        prompt_tokens = len(ids) if ids is not None else -(-request.prompt_bytes // BYTES_PER_TOKEN)
-        return self.admit_tokens(key, prompt_tokens, request.sampling.max_tokens, exact=ids is not None)
+    async def admit(self, key: ApiKey, requests: Sequence[Request], deadline: Deadline) -> list[Allowance]:
+        """Take the requests of one call into the limits of the key, all or none; raises as
+        `KeyDesk.admit`."""
+        return await self._admit(key, [_wanted(request) for request in requests], deadline)
 
-    def admit_tokens(self, key: ApiKey, prompt_tokens: int, max_tokens: int, *, exact: bool) -> Allowance:
-        """The same for what is no request; `exact` as in `KeyLedger.admit`."""
-        ledger = self._ledger_of(key)
-        return self._limited(key, lambda: ledger.admit(prompt_tokens, max_tokens, exact=exact))
+    async def admit_text(self, key: ApiKey, text_bytes: int, deadline: Deadline) -> Allowance:
+        """The same for a call that is no request."""
+        (allowance,) = await self._admit(
+            key, [WantedUse(-(-text_bytes // BYTES_PER_TOKEN), 0, exact=False)], deadline
+        )
+        return allowance
 
-    def _ledger_of(self, key: ApiKey) -> KeyLedger:
-        ledger = self._ledgers.get(key.hash)
-        if ledger is None:  # taken out of the file since the call was let in
+    def receive(self, delivery: Delivery, message: KeyMessage) -> None:
+        """Take in a message of another gateway about a key."""
+        self._desk.receive(delivery, self.keys.find_account(message.key_hash))
+
+    async def _admit(self, key: ApiKey, wanted: Sequence[WantedUse], deadline: Deadline) -> list[Allowance]:
+        with _limited(key):
+            return await self._desk.admit(self._account_of(key), wanted, deadline)
+
+    def _account_of(self, key: ApiKey) -> KeyAccount:
+        account = self.keys.find_account(key.hash)
+        if account is None:  # taken out of the file since the call was let in
             metrics.API_KEY_REFUSALS.labels(reason="revoked_key", tenant=key.tenant).inc()
             raise Unauthenticated("this gateway does not know the API key any more: send another one")
-        return ledger
-
-    def _limited(self, key: ApiKey, use: Callable[[], R]) -> R:
-        """Return what comes of this use of the key; one that is over a limit is counted."""
-        try:
-            return use()
-        except (LimitReached, TooLarge) as error:
-            reason = error.limit if isinstance(error, LimitReached) else error.code
-            metrics.API_KEY_REFUSALS.labels(reason=reason, tenant=key.tenant).inc()
-            raise
-
-    async def watch_file(self) -> None:
-        """Keep to the file for as long as there is one."""
-        while self._file is not None:
-            await asyncio.sleep(POLL_S)
-            await self.reload()
-
-    async def reload(self) -> None:
-        """Put the file in force if it has changed."""
-        if self._file is None:
-            return
-        signature = await asyncio.to_thread(file_signature, self._file)
-        if signature == self._signature:
-            return
-        self._signature = signature
-        try:
-            keys = await asyncio.to_thread(_load, self._file)
-        except InvalidRequest as error:
-            metrics.API_KEYS_STALE.set(1)
-            log.error("api_keys_unusable", error=str(error), keys=len(self._keys))  # noqa: TRY400 - a sentence
-            return
-        self._put_in_force(keys)
-        log.info("api_keys_loaded", keys=len(keys))
-
-    def _put_in_force(self, keys: tuple[ApiKey, ...]) -> None:
-        before, self._ledgers = self._ledgers, {}
-        for key in keys:
-            ledger = before.get(key.hash) or KeyLedger(key, self._clock)
-            ledger.change_key(key)
-            self._ledgers[key.hash] = ledger
-        self._keys = ApiKeys(keys)
-        metrics.API_KEYS.set(0 if self._file is None else len(keys))
-        metrics.API_KEYS_STALE.set(0)
+        return account
 
 
-def _load(file: Path) -> tuple[ApiKey, ...]:
-    keys = parse_api_keys(read_key_file(file), file)
-    if not keys:  # also what is seen of a file that is being written in place
-        raise InvalidRequest(
-            f"the API keys {file} hold no key: `penstock keys new --tenant NAME --file FILE` adds one"
-        )
-    return keys
+def _wanted(request: Request) -> WantedUse:
+    ids = request.token_ids
+    prompt_tokens = len(ids) if ids is not None else -(-request.prompt_bytes // BYTES_PER_TOKEN)
+    return WantedUse(prompt_tokens, request.sampling.max_tokens, exact=ids is not None)
+
+
+@contextmanager
+def _limited(key: ApiKey) -> Iterator[None]:
+    """Count a use of the key that is over a limit."""
+    try:
+        yield
+    except (LimitReached, TooLarge) as error:
+        reason = error.limit if isinstance(error, LimitReached) else error.code
+        metrics.API_KEY_REFUSALS.labels(reason=reason, tenant=key.tenant).inc()
+        raise

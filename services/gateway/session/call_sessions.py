@@ -24,7 +24,7 @@ class CallSessions:
         self._opened = opened
 
     @classmethod
-    def open(
+    async def open(
         cls,
         ingress: Ingress,
         key: ApiKey,
@@ -34,9 +34,10 @@ class CallSessions:
         cache_salt: str = "",
     ) -> Self:
         """Raises why one is not taken; then none is."""
-        return cls(
-            ingress.open_sessions(key, choices, call_remaining_s=call_remaining_s, cache_salt=cache_salt)
+        opened = await ingress.open_sessions(
+            key, choices, call_remaining_s=call_remaining_s, cache_salt=cache_salt
         )
+        return cls(opened)
 
     @property
     def request_id(self) -> str:

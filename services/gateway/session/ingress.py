@@ -10,8 +10,10 @@ import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
-from services.gateway.keys.key_gate import NOBODY, KeyGate
-from services.gateway.keys.rate_limits import Allowance, LimitReached
+from services.gateway.keys.allowance import Allowance
+from services.gateway.keys.key_gate import KeyGate
+from services.gateway.keys.keys_in_force import NOBODY
+from services.gateway.keys.rate_limits import LimitReached
 from services.gateway.request.choices import Choices
 from services.gateway.request.request import Request, validate_request
 from services.gateway.scope.arrival import arrived_s
@@ -74,7 +76,7 @@ class Ingress:
         if key is not None:
             self._key_gate.count_refused(key, error)
 
-    def open_sessions(
+    async def open_sessions(
         self,
         key: ApiKey,
         choices: Choices,
@@ -96,10 +98,19 @@ class Ingress:
         ]
         for budget in budgets:
             budget.total.check("gateway")  # it may have passed while the body came
-        allowances: list[Allowance] = []
+        allowances = await self._key_gate.admit(key, requests, min(budget.total for budget in budgets))
+        return self._open_admitted(key, requests, budgets, allowances)
+
+    def _open_admitted(
+        self,
+        key: ApiKey,
+        requests: Sequence[Request],
+        budgets: Sequence[Budget],
+        allowances: Sequence[Allowance],
+    ) -> list[Session]:
+        """Start what its key allows; raises why there is no room or no time, and then gives it back."""
         try:
-            for request in requests:
-                allowances += [self._key_gate.admit(key, request)]  # those before a refusal are given back
+            self._registry.check_room(key.tenant, len(requests))  # others may have come meanwhile
             return self._registry.open_sessions(list(zip(requests, budgets, allowances, strict=True)))
         except BaseException as error:
             # Who asks for what cannot be had, or not in its time, has asked: else asking so would be free.

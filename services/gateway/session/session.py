@@ -17,7 +17,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.context import SessionContext
 from services.gateway.fleet.poison_requests import poison_request_error
 from services.gateway.fleet.request_client import InstanceGone
-from services.gateway.keys.rate_limits import Allowance
+from services.gateway.keys.allowance import Allowance
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.cached_response import CachedResponse
 from services.gateway.prompt.preparation import Preparation

@@ -12,7 +12,8 @@ import structlog
 
 from services.gateway.admission.session_shares import SessionShares
 from services.gateway.context import SessionContext
-from services.gateway.keys.rate_limits import Allowance
+from services.gateway.keys.allowance import Allowance
+from services.gateway.keys.key_gate import KeyGate
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.request.request import Request
@@ -50,6 +51,7 @@ class SessionRegistry:
     def __init__(
         self,
         context: SessionContext,
+        key_gate: KeyGate,
         *,
         incarnation: int,
         heartbeat: Callable[[], Heartbeat],
@@ -57,6 +59,7 @@ class SessionRegistry:
         begin_drain: Callable[[], None],
     ) -> None:
         self._context = context
+        self._key_gate = key_gate
         self._gate = AdmissionGate(context)
         self._incarnation = incarnation
         self._heartbeat = heartbeat
@@ -162,6 +165,14 @@ class SessionRegistry:
             case messages.ClientCancel(tenant):
                 found = self.cancel_session(envelope.request_id, tenant)
                 self._answer(envelope, messages.CancelAck(found, ""))
+            case (
+                messages.BeginKeyUses()
+                | messages.CountKeyRefusals()
+                | messages.SettleKeyUse()
+                | messages.ClaimKey()
+                | messages.LeaveKey()
+            ):
+                self._key_gate.receive(delivery, message)
             case AuditRequest():
                 self._answer(envelope, self.audit())
             case SnapshotRequest():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.keys.rate_limits import Allowance, KeyLedger, LimitReached
+from services.gateway.keys.allowance import Allowance
+from services.gateway.keys.rate_limits import KeyLedger, LimitReached
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import count_outcome
 from shared.errors import TooLarge
@@ -26,8 +30,27 @@ def key(
     return ApiKey("web", "acme", "sha256:0", KeyLimits(requests_per_min, concurrency, tokens))
 
 
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """The uses of one ledger, settled where they were begun."""
+
+    ledger: KeyLedger
+
+    def check_size(self, tokens: int) -> None:
+        self.ledger.check_size(tokens)
+
+    def settle(self, use: int, *, tokens: int, requests: int = 0, ended: bool) -> None:
+        self.ledger.settle(("here", use), tokens=tokens, requests=requests, ended=ended)
+
+
+numbers = itertools.count()
+
+
 def admit(ledger: KeyLedger, prompt_tokens: int = 10, max_tokens: int = 10, exact: bool = True) -> Allowance:
-    return ledger.admit(prompt_tokens, max_tokens, exact=exact)
+    ledger.check_size(max_tokens + (prompt_tokens if exact else 1))
+    use, reserved = next(numbers), ledger.reserved(prompt_tokens + max_tokens)
+    ledger.begin([("here", use)], [reserved])
+    return Allowance(Uses(ledger), use, reserved, max_tokens)
 
 
 def refused(ledger: KeyLedger, prompt_tokens: int = 10, max_tokens: int = 10) -> LimitReached:

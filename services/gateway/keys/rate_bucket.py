@@ -1,0 +1,57 @@
+"""Let through so much a minute, at an even rate. Pure, with a clock."""
+
+from __future__ import annotations
+
+from shared.deadline import Clock
+
+MINUTE_S = 60.0
+ROUNDING = 1e-6
+"""The error that is forgiven: a client that waited exactly as long as it was told finds what it waits for."""
+
+
+class RateBucket:
+    """Holds up to one minute's worth and fills at an even rate: who was idle for a minute may use it at once.
+
+    It may be overdrawn, by what turns out to be more than was asked for; then it fills up from below zero.
+    """
+
+    def __init__(self, per_min: int, clock: Clock) -> None:
+        self._per_min = per_min
+        self._clock = clock
+        self._level = float(per_min)
+        self._at_s = clock.monotonic_s()
+
+    def wait_s(self, amount: float) -> float:
+        """Seconds until `amount` is there, 0 when it is; never more than the bucket can hold is asked for."""
+        self._fill()
+        missing = amount - self._level
+        return missing * MINUTE_S / self._per_min if missing > ROUNDING else 0.0
+
+    def take(self, amount: float) -> None:
+        """A negative amount is given back."""
+        self._fill()
+        self._level -= amount
+
+    @property
+    def level(self) -> float:
+        """Return how much may be taken now, below zero where it is overdrawn."""
+        self._fill()
+        return self._level
+
+    def set_level(self, level: float) -> None:
+        """Hold so much from now on, as far as it has room for it."""
+        self._level, self._at_s = min(level, self._per_min), self._clock.monotonic_s()
+
+    def empty_since(self, seconds: float) -> None:
+        """Hold what has come in so many seconds, since it held nothing."""
+        self.set_level(seconds * self._per_min / MINUTE_S)
+
+    def change_rate(self, per_min: int) -> None:
+        self._fill()
+        self._per_min = per_min
+        self._level = min(self._level, per_min)
+
+    def _fill(self) -> None:
+        now_s = self._clock.monotonic_s()
+        gained = (now_s - self._at_s) * self._per_min / MINUTE_S
+        self._level, self._at_s = min(self._level + gained, self._per_min), now_s
