@@ -73,9 +73,8 @@ class ClaimKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyClaimed:
-    """The answer: what is live here, and what is left of the minute where it was counted here (`kept`)."""
+    """The answer: what is live here, and the most that may be left of the key's minute."""
 
-    kept: bool
     requests_left: float
     tokens_left: float
     uses: tuple[int, ...]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+import random
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,6 +66,8 @@ class Gateways:
     api_keys: str
     members: dict[str, Member] = field(default_factory=dict)
     lost: list[Member] = field(default_factory=list)
+    ever: dict[str, Member] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     async def add(self, name: str, api_keys: str = "") -> None:
         stack = AsyncExitStack()
@@ -74,7 +78,8 @@ class Gateways:
         beats = HeartbeatPublisher(bus, "gateway", name, partial(heartbeat, "gateway", name))
         beats.start()
         stack.push_async_callback(beats.stop)
-        self.members[name] = Member(running, beats, stack)
+        await running.knows("gateway", len(self.members) + 1)
+        self.ever[name] = self.members[name] = Member(running, beats, stack)
         for one in self.members.values():
             await one.running.knows("gateway", len(self.members))
             await one.running.knows("tokenizer", 1)
@@ -108,12 +113,15 @@ class Gateways:
 
     def outweighing(self) -> str:
         """A name of a gateway that would count the key."""
-        names = (f"gateway-new-{number}" for number in range(1000))
-        return next(one for one in names if keeper_of(self.client.key.hash, [*self.members, one]) == one)
+        for number in self.numbers:
+            name = f"gateway-new-{number}"
+            if keeper_of(self.client.key.hash, [*self.members, name]) == name:
+                return name
+        raise AssertionError("there is always one more")
 
     async def tokenizes(self, name: str, body: object = None) -> int:
         """The status of a call that counts as one request."""
-        async with http_client(self.members[name].running.http.address) as http:
+        async with http_client(self.ever[name].running.http.address) as http:
             authorization = f"Bearer {self.client.secret}"
             reply = await call(
                 http, "/tokenize", {"prompt": "ab"} if body is None else body, authorization=authorization
@@ -296,7 +304,7 @@ async def test_a_gateway_that_leaves_tells_what_is_left(nats_url: str, keys: Pat
         leaving = two.keeper
         assert await two.takes(*[leaving] * 6) == [True] * 6
         await two.members[leaving].running.key_gate.keeper.leave()
-        await until(lambda: two.account(two.other).inherited)
+        await until(lambda: two.account(two.other).ledger.levels()[0] < LIMIT)
         await two.remove(leaving)
         (left,) = two.members
         assert await two.takes(*[left] * 5) == [True] * 4 + [False]
@@ -336,7 +344,7 @@ async def test_a_keeper_that_was_held_up_hears_the_others_again(nats_url: str, k
 async def test_a_gateway_whose_file_has_not_the_key_is_named(
     nats_url: str, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.keys.key_desk.ADMIT_S", 0.3)
+    monkeypatch.setattr("services.gateway.keys.key_desk.ADMIT_S", 2.0)
     async with gateways(nats_url, keys, 1, requests_per_min=LIMIT) as several:
         stranger = Client("other", "acme")
         other_file = write(keys.with_name("other.toml"), stranger)
@@ -381,10 +389,47 @@ async def test_a_key_that_is_in_no_file_is_counted_nowhere(nats_url: str, keys: 
         ask_for = BeginKeyUses("sha256:none", (1,), (1,))
         assert await told(one, "gateway-x", ask_for) == KeyKeptElsewhere(unknown=True)
         known = BeginKeyUses(one.client.key.hash, (1,), (1,))
-        assert await told(one, "gateway-x", known) == KeyUsesBegun()
+
+        async def begun() -> bool:
+            return await told(one, "gateway-x", known) == KeyUsesBegun()
+
+        await until(begun)  # when it has listened for others
 
 
 async def test_what_is_left_is_a_number(nats_url: str, keys: Path) -> None:
     async with gateways(nats_url, keys, 1, requests_per_min=LIMIT) as one:
         with pytest.raises(ProtocolError):
             await told(one, "gateway-x", LeaveKey(one.client.key.hash, float("nan"), 0.0))
+
+
+# ---- everything at once -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whoever_comes_and_dies_meanwhile_no_more_is_taken_than_the_key_has(
+    nats_url: str, keys: Path, seed: int
+) -> None:
+    """Calls go on at all gateways while others come and die; on a clock that stands still."""
+    rng = random.Random(seed)
+    async with gateways(nats_url, keys, 3, requests_per_min=LIMIT) as several:
+        taken: list[bool] = []
+        over = asyncio.Event()
+
+        async def calls() -> None:
+            while not over.is_set():
+                names = list(several.members)
+                found = await asyncio.gather(*(several.tokenizes(rng.choice(names)) for _ in range(4)))
+                taken.extend(status == 200 for status in found)
+
+        calling = asyncio.create_task(calls())
+        try:
+            for _ in range(2):
+                await several.add(several.outweighing())
+                await several.lose(rng.choice(list(several.members)))
+        finally:
+            over.set()
+            await calling
+        assert 0 < sum(taken) <= LIMIT
+        several.clock.advance(61.0)
+        again = [await several.tokenizes(rng.choice(list(several.members))) for _ in range(LIMIT + 5)]
+        assert again.count(200) == LIMIT

@@ -22,8 +22,6 @@ class KeyAccount:
     key_hash: str
     ledger: KeyLedger
     kept: bool = False
-    inherited: bool = False
-    """The levels of the ledger are those of a keeper that has left."""
     heard: set[str] = field(default_factory=set)
     """The other gateways whose live requests the ledger has."""
     heard_s: float = 0.0
@@ -43,7 +41,7 @@ class KeyAccount:
 
     def hand_over(self, rival: str) -> None:
         """Another gateway keeps the key from now on."""
-        self.kept = self.inherited = False
+        self.kept = False
         self.rival = rival
         self.forget_heard()
 

@@ -103,16 +103,14 @@ class KeyDesk:
         """Raise LimitReached while no request may come, as far as is known without asking."""
         if account.ledger.limits.requests_per_min is None:
             return
-        if self._keeper.counts(account):
-            account.ledger.check_rate()
-        else:
-            account.check_told(self._clock.monotonic_s())
+        account.ledger.check_rate()  # it never holds more than is left, whoever counts
+        account.check_told(self._clock.monotonic_s())
 
     def count_refused(self, account: KeyAccount) -> None:
         """A request is refused for what it asks: it counts as one of the minute."""
         if account.ledger.limits.requests_per_min is None:
             return
-        if self._keeper.counts(account):
+        if self._keeper.keeper_of(account) == self._instance:
             account.ledger.count_refused()
             return
         account.uncounted += 1
@@ -138,6 +136,7 @@ class KeyDesk:
         message, gateway = delivery.message, delivery.sender
         if not gateway:
             raise ProtocolError("a message about a key does not say which gateway it is of")
+        self._keeper.meet(gateway)
         match message:
             case BeginKeyUses() | CountKeyRefusals():
                 self._start("answer-key", self._answer(delivery, account, gateway))
@@ -169,6 +168,12 @@ class KeyDesk:
     async def _count(self, delivery: Delivery, account: KeyAccount | None, gateway: str) -> Message:
         """Count what that gateway asks for. Raises LimitReached."""
         message = delivery.message
+        if isinstance(message, BeginKeyUses) and (
+            not 0 < len(message.uses) == len(message.tokens) <= MAX_KEY_USES or min(message.tokens) < 0
+        ):
+            raise ProtocolError(
+                f"{len(message.uses)} uses of {len(message.tokens)} amounts of tokens are none"
+            )
         if account is None:
             return KeyKeptElsewhere(unknown=True)
         until = (self._bus.deadline_of(delivery.envelope) or Deadline.after(ASK_S)).shrink(ASK_S)
@@ -178,8 +183,6 @@ class KeyDesk:
             return KeyKeptElsewhere()
         match message:
             case BeginKeyUses(_, uses, tokens):
-                if not 0 < len(uses) == len(tokens) <= MAX_KEY_USES or min(tokens) < 0:
-                    raise ProtocolError(f"{len(uses)} uses of {len(tokens)} amounts of tokens are none")
                 if not self._keeper.begin(account, gateway, uses, tokens):
                     return KeyKeptElsewhere()
             case CountKeyRefusals(_, count):
@@ -254,7 +257,6 @@ class KeyDesk:
                 count, account.uncounted = account.uncounted, 0
                 keeper = self._keeper.keeper_of(account)
                 if keeper == self._instance:
-                    await self._keeper.ready(account, Deadline.after(ASK_S))
                     account.ledger.count_refused(count)
                     continue
                 why = await self._ask(

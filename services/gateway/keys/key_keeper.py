@@ -3,8 +3,11 @@
 A gateway counts a key only when each other gateway that it knows of has said what it has live. Who asks
 takes the key over from whom it outweighs, with what is left of the minute, and who was asked counts no more:
 so no two count at a time, be their views of the fleet as they may. A gateway that was held up for longer than
-it takes to be given up asks again before it goes on. What a keeper that died had counted is lost: its keys go
-on from nothing of the minute.
+it takes to be given up asks again before it goes on.
+
+No ledger ever holds more than is left of a minute, whoever counts: one that has handed a key over fills as if
+nothing more were used, and who takes it over goes on from the least that anybody holds. What a keeper that
+died had counted is lost, so whoever may come after it goes on from nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +19,12 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from services.gateway.keys.key_account import KeyAccount, keeper_of, outweighs
-from services.gateway.keys.rate_bucket import MINUTE_S
-from services.gateway.keys.rate_limits import Levels, LimitReached
+from services.gateway.keys.rate_limits import NO_LIMIT, Levels, LimitReached
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import inbox
-from shared.deadline import Clock, Deadline
-from shared.errors import DeadlineExpired, PenstockError, ProtocolError, Unavailable
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
+from shared.errors import DeadlineExpired, NoListener, PenstockError, ProtocolError, Unavailable
 from shared.messages import ClaimKey, KeyClaimed, KeyKeptElsewhere, LeaveKey, Message
 
 log = structlog.get_logger()
@@ -30,6 +32,12 @@ log = structlog.get_logger()
 TICK_S = 0.2
 HELD_UP_S = 0.5
 """A gateway that does not run for so long may be given up by others soon after."""
+LISTEN_S = 0.25
+"""A gateway counts nothing before it has listened so long for others."""
+MET_S = 5.0
+"""A gateway that has sent something is there for so long, where no heartbeat of it has come."""
+MAX_MET = 1024
+"""The most such gateways, as many as a fleet has instances."""
 HEAR_AGAIN_S = 1.0
 """The others are heard again after so long before a key is taken to have too much live."""
 
@@ -53,8 +61,9 @@ class KeyKeeper:
         self._accounts = accounts
         self._clock = clock
         self._ticked_s = clock.monotonic_s()
-        self._lost_s: dict[str, float] = {}
         self._leaving = False
+        self._began_s = SYSTEM_CLOCK.monotonic_s()
+        self._met: dict[str, float] = {}
         fleet.on_lost(self._on_lost)
         bus.on_reconnect(self._forget_heard)
 
@@ -70,11 +79,11 @@ class KeyKeeper:
     def counts(self, account: KeyAccount) -> bool:
         """Return whether this gateway's ledger is the fleet's, now."""
         self._notice_hold_up()
-        if not self._keeps(account):
+        if not self._keeps(account) or SYSTEM_CLOCK.monotonic_s() < self._began_s + LISTEN_S:
             return False
         others = self._others()
         if not account.kept and not others:
-            self._take(account, [])
+            self._take(account)
         return account.kept and others <= account.heard
 
     async def ready(self, account: KeyAccount, until: Deadline) -> bool:
@@ -103,6 +112,11 @@ class KeyKeeper:
             raise
         return True
 
+    def meet(self, gateway: str) -> None:
+        """A gateway has sent something: it is there, whether or not its heartbeat has come."""
+        if len(self._met) < MAX_MET or gateway in self._met:
+            self._met[gateway] = self._clock.monotonic_s()
+
     def doubt(self, gateway: str) -> None:
         """Find out soon whether a gateway is there that does not answer."""
         view = self._fleet.get("gateway", gateway)
@@ -123,23 +137,17 @@ class KeyKeeper:
         """Hand the key over to who comes before us, with what is live here."""
         account = self._find(claim.key_hash)
         if account is None:
-            return KeyClaimed(kept=False, requests_left=0.0, tokens_left=0.0, uses=())
+            return KeyClaimed(NO_LIMIT, NO_LIMIT, uses=())
         if not self._leaving and not outweighs(account.key_hash, claimer, self._instance):
             return KeyKeptElsewhere()
-        kept = account.kept or account.inherited
-        if not kept and (lost_s := self._lost_s.get(claimer)) is not None:
-            kept = True
-            account.ledger.empty_since(self._clock.monotonic_s() - lost_s)
-        levels = account.ledger.levels()
         account.hand_over(claimer)
-        return KeyClaimed(kept, *levels, uses=tuple(account.own_uses))
+        return KeyClaimed(*account.ledger.levels(), uses=tuple(account.own_uses))
 
     def inherit(self, left: LeaveKey) -> None:
         """A keeper goes: what it had left of the minute is what is left."""
         account = self._find(left.key_hash)
-        if account is not None and not account.kept:
-            account.ledger.set_levels(_checked(left.requests_left, left.tokens_left))
-            account.inherited = True
+        if account is not None:
+            account.ledger.lower(_checked(left.requests_left, left.tokens_left))
 
     async def leave(self) -> None:
         """Keep no key from now on, and tell the next keepers what is left of their minutes."""
@@ -169,14 +177,17 @@ class KeyKeeper:
 
     def _others(self) -> set[str]:
         """Return the other gateways that may have something live."""
-        return {
+        views = [view for view in self._fleet.all() if view.heartbeat.role == "gateway"]
+        known = {view.heartbeat.instance for view in views}
+        here = {
             view.heartbeat.instance
-            for view in self._fleet.all()
-            if view.heartbeat.role == "gateway"
-            and view.heartbeat.state != "stalled"
-            and view.heartbeat.instance != self._instance
-            and not view.suspect
+            for view in views
+            if view.heartbeat.state != "stalled" and not view.suspect
         }
+        if self._met:
+            since_s = self._clock.monotonic_s() - MET_S
+            here |= {one for one, at_s in self._met.items() if at_s > since_s and one not in known}
+        return here - {self._instance}
 
     async def _claim(self, account: KeyAccount, until: Deadline) -> bool:
         """Ask whoever was not heard; return whether all of them say that the key is this gateway's."""
@@ -186,7 +197,7 @@ class KeyKeeper:
         claimed = [(gateway, one) for gateway, one in zip(asked, said, strict=True) if one is not None]
         if len(claimed) < len(asked) or not self._keeps(account):
             return False
-        self._take(account, [one for _, one in claimed if one.kept])
+        self._take(account)
         for gateway, one in claimed:
             account.ledger.replace_uses(gateway, one.uses)
         account.ledger.end_silently(account.ended_early)
@@ -204,36 +215,22 @@ class KeyKeeper:
         except (DeadlineExpired, Unavailable) as error:
             log.debug("key_not_claimed", peer=gateway, error=error.message)
             self.doubt(gateway)
+            if isinstance(error, NoListener) and self._met.pop(gateway, None) is not None:
+                return KeyClaimed(NO_LIMIT, NO_LIMIT, uses=())  # it has gone before it was heard of
             return None
         except PenstockError as error:  # it counts by itself, as one of a former version does
             log.warning("key_not_shared", peer=gateway, error=error.message)
-            return KeyClaimed(kept=False, requests_left=0.0, tokens_left=0.0, uses=())
+            return KeyClaimed(NO_LIMIT, NO_LIMIT, uses=())
         if isinstance(answer, KeyClaimed):
+            account.ledger.lower(_checked(answer.requests_left, answer.tokens_left))
             return answer
         account.rival = gateway
         return None
 
-    def _take(self, account: KeyAccount, kept: list[KeyClaimed]) -> None:
-        """Count the key here, from what is left of the minute: what its keepers say, nothing where one is
-        lost."""
-        ledger = account.ledger
-        known = [_checked(one.requests_left, one.tokens_left) for one in kept]
-        if account.kept or account.inherited:
-            known.append(ledger.levels())
-        if known:
-            ledger.set_levels((min(level[0] for level in known), min(level[1] for level in known)))
-        else:
-            ledger.empty_since(self._clock.monotonic_s() - self._keeper_lost_s(account))
-        ledger.replace_uses(self._instance, account.own_uses)
-        account.kept, account.inherited = True, False
-
-    def _keeper_lost_s(self, account: KeyAccount) -> float:
-        """Return when a gateway was lost that may have counted the key; so long ago that it is as good as
-        never where none was."""
-        weighed = (
-            at_s for one, at_s in self._lost_s.items() if outweighs(account.key_hash, one, self._instance)
-        )
-        return max(weighed, default=-math.inf)
+    def _take(self, account: KeyAccount) -> None:
+        """Count the key here from now on."""
+        account.ledger.replace_uses(self._instance, account.own_uses)
+        account.kept = True
 
     def _notice_hold_up(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -248,14 +245,11 @@ class KeyKeeper:
     def _on_lost(self, role: str, instance: str, why: str) -> None:
         if role != "gateway" or instance == self._instance:
             return
-        now_s = self._clock.monotonic_s()
-        if why == "stopped":  # it has told what is left
-            self._lost_s.pop(instance, None)
-        else:
-            self._lost_s[instance] = now_s
-        self._lost_s = {one: at_s for one, at_s in self._lost_s.items() if now_s - at_s < MINUTE_S}
+        self._met.pop(instance, None)
         for account in self._accounts():
             account.lose(instance)
+            if why != "stopped" and outweighs(account.key_hash, instance, self._instance):
+                account.ledger.lower((0.0, 0.0))  # it may have counted, and who stops tells what is left
 
 
 def _checked(requests_left: float, tokens_left: float) -> Levels:

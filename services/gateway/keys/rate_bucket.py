@@ -38,13 +38,10 @@ class RateBucket:
         self._fill()
         return self._level
 
-    def set_level(self, level: float) -> None:
-        """Hold so much from now on, as far as it has room for it."""
-        self._level, self._at_s = min(level, self._per_min), self._clock.monotonic_s()
-
-    def empty_since(self, seconds: float) -> None:
-        """Hold what has come in so many seconds, since it held nothing."""
-        self.set_level(seconds * self._per_min / MINUTE_S)
+    def lower(self, level: float) -> None:
+        """Hold no more than that from now on."""
+        self._fill()
+        self._level = min(self._level, level)
 
     def change_rate(self, per_min: int) -> None:
         self._fill()

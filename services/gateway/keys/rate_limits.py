@@ -22,7 +22,9 @@ MEAN_SHARE = 0.2
 Use = tuple[str, int]
 """One request of a key: the gateway that it came to, and its number there."""
 Levels = tuple[float, float]
-"""The requests and the tokens that may be taken now; 0 where there is no such limit."""
+"""The requests and the tokens that may be taken now."""
+NO_LIMIT = 1e12
+"""The level where there is no limit."""
 
 
 class LimitReached(Overloaded):
@@ -149,16 +151,11 @@ class KeyLedger:
     def levels(self) -> Levels:
         return _level(self._requests), _level(self._tokens)
 
-    def set_levels(self, levels: Levels) -> None:
+    def lower(self, levels: Levels) -> None:
+        """Hold no more than that from now on."""
         for bucket, level in zip((self._requests, self._tokens), levels, strict=True):
             if bucket is not None:
-                bucket.set_level(level)
-
-    def empty_since(self, seconds: float) -> None:
-        """Go on from nothing of the minute, so many seconds ago."""
-        for bucket in (self._requests, self._tokens):
-            if bucket is not None:
-                bucket.empty_since(seconds)
+                bucket.lower(level)
 
     def uses_of_others(self, gateway: str) -> list[Use]:
         """Return the live requests of all gateways but that one."""
@@ -188,7 +185,7 @@ class KeyLedger:
 
 
 def _level(bucket: RateBucket | None) -> float:
-    return 0.0 if bucket is None else bucket.level
+    return NO_LIMIT if bucket is None else bucket.level
 
 
 def _changed(bucket: RateBucket | None, per_min: int | None, clock: Clock) -> RateBucket | None:
