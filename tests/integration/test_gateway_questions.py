@@ -146,7 +146,7 @@ async def test_a_silent_retriever_leaves_time_for_the_next_one_within_the_share(
 async def test_when_all_are_silent_the_request_goes_on_without_passages_after_its_share(
     nats_url: str,
 ) -> None:
-    async with serving(nats_url, retrievers=2, retrieve_share=0.02) as (peers, running):
+    async with serving(nats_url, retrievers=2, retrieve_share=0.1) as (peers, running):
         peers["retriever-0"].answers = peers["retriever-1"].answers = silent
         message = ask("Where is Oslo?")
         message.retrieval.enabled, message.ttft_deadline_ms = True, 20_000
@@ -156,4 +156,6 @@ async def test_when_all_are_silent_the_request_goes_on_without_passages_after_it
     assert answer.prompt.degraded == "retrieval"
     assert answer.end is not None
     (retrieving_us,) = [phase.duration_us for phase in answer.end.timeline.phases if phase.name == "retrieve"]
-    assert retrieving_us >= 400_000  # all of the share, since nobody can know that the last one is silent
+    assert (
+        retrieving_us >= 1_800_000
+    )  # the share of what is left, since nobody can know that the last one is silent

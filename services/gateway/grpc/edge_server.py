@@ -64,7 +64,8 @@ class EdgeServer:
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
-        self._server = wide_server(_options(config), [CallIntake(ingress, config)])
+        self._intake = CallIntake(ingress, config)
+        self._server = wide_server(_options(config), [self._intake])
         self._certificate = EdgeCertificate.of(config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -373,7 +373,7 @@ async def test_a_grammar_that_becomes_too_complex_is_told_by_name_and_gives_ever
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grammar_row, "MAX_MASKS_S", 0.0)
-    await worker.decode("beside")
+    await worker.decode("beside", max_tokens=240)
     await worker.reserve(grammar=SLOW)
     await worker.step()
     worker.played.complete(("r", 1), (40,), "", 0)
@@ -394,7 +394,7 @@ async def test_a_grammar_that_becomes_too_complex_is_told_by_name_and_gives_ever
 
 async def test_a_job_that_waits_for_its_mask_is_counted_and_its_neighbour_goes_on(worker: Worker) -> None:
     before = value("penstock_mask_waits_total")
-    await worker.decode("beside")
+    await worker.decode("beside", max_tokens=240)
     with held_masks(SLOW) as held:
         held.hold()
         await worker.reserve(grammar=SLOW)
