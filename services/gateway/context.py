@@ -16,6 +16,7 @@ from services.gateway.fleet.routing import free_slots, leave_out, serving
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
 from services.gateway.question.question_rewriter import QuestionRewriter
 from services.gateway.request.prompt_limits import PromptLimits
+from services.gateway.scope.recent_requests import RecentRequests
 from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
@@ -37,6 +38,7 @@ class SessionContext:
     breakers: Breakers
     poison_requests: PoisonRequests
     question_rewriter: QuestionRewriter
+    recent: RecentRequests
     tasks: Tasks
 
     @property
@@ -84,5 +86,6 @@ class SessionContext:
             breakers=breakers,
             poison_requests=suspects,
             question_rewriter=QuestionRewriter.of(config),
+            recent=RecentRequests(),
             tasks=tasks,
         )

@@ -17,6 +17,7 @@ from services.gateway.connection_places import fit_connections
 from services.gateway.context import SessionContext
 from services.gateway.grpc.edge import InferenceEdge
 from services.gateway.grpc.edge_server import EdgeServer
+from services.gateway.http.console.console_pages import ConsolePages
 from services.gateway.http.server import HttpServer
 from services.gateway.keys.key_gate import KeyGate
 from services.gateway.session.client_cancels import ClientCancels
@@ -84,8 +85,9 @@ class Gateway:
         edge = InferenceEdge(ingress, client_cancels, text_asks, passage_asks, config)
         grpc = EdgeServer(edge, ingress, registry, text_calls, fleet, config)
         token_bytes = TokenBytesCache(text_asks)
+        console = ConsolePages(ingress, context, registry)
         http = HttpServer.of(
-            ingress, client_cancels, text_asks, passage_asks, token_bytes, grpc.can_serve, config
+            ingress, client_cancels, text_asks, passage_asks, token_bytes, grpc.can_serve, console, config
         )
         return cls(context, registry, key_gate, text_calls, grpc, http)
 

@@ -182,6 +182,9 @@ HTTP_ORDER = (
     "text_pages",
     "rerank_pages",
     "vector_store_pages",
+    "openapi",
+    "route",
+    "console",
     "router",
     "server",
 )

@@ -1,9 +1,10 @@
-"""Pages that are no requests: models, health and readiness, metrics, cancelling by id."""
+"""Pages that are no requests: models, version, health and readiness, metrics, cancelling by id."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 from aiohttp import web
@@ -19,12 +20,14 @@ from services.gateway.http.responses.response_object import ID_PREFIX as RESPONS
 from services.gateway.request.request import served_model
 from services.gateway.session.client_cancels import ClientCancels
 from services.gateway.session.ingress import Ingress
+from shared.bus.codec import PROTOCOL_VERSION
 from shared.errors import PenstockError, Unavailable
 from shared.telemetry.metrics import RoleMetrics
 
 TEXT = "text/plain; charset=utf-8"
 ID_PREFIXES = (ChatShape.id_prefix, TextShape.id_prefix, RESPONSE_ID_PREFIX)
 OWNER = "penstock"
+PACKAGE_VERSION = metadata.version("penstock")
 
 
 class Pages:
@@ -59,6 +62,16 @@ class Pages:
         except PenstockError as error:
             return call.error(error)
         return call.page(await asyncio.to_thread(generate_latest, self._metrics), CONTENT_TYPE_LATEST)
+
+    async def version(self, call: HttpCall) -> web.Response:
+        """Answer with what this gateway is and what it serves to the key."""
+        try:
+            key = self._ingress.identify(call.authorization)
+        except PenstockError as error:
+            return call.error(error)
+        served = [model.name for model in self._text_asks.models(key)]
+        body = {"version": PACKAGE_VERSION, "protocol": f"{PROTOCOL_VERSION:08x}", "models": served}
+        return call.json(body)
 
     async def models(self, call: HttpCall) -> web.Response:
         """List the models, generating ones first: many programs take the first of the list."""

@@ -40,10 +40,10 @@ class RerankPages(AskPages):
         super().__init__(ingress, config)
         self._passage_asks = passage_asks
 
-    async def rerank(self, call: HttpCall, version: str | None) -> web.Response:
-        """`version` is that of the path, None where it has none."""
+    async def rerank(self, call: HttpCall, version: str) -> web.Response:
+        """`version` is that of the interface."""
         names = [(_TEXTS_NAME, DOCUMENTS)]
-        return await self._answer(call, partial(self._rerank, version or "v1", names), names)
+        return await self._answer(call, partial(self._rerank, version, names), names)
 
     async def _rerank(
         self,

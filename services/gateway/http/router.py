@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Sequence
+import json
 from functools import partial
 
 import structlog
@@ -13,14 +12,19 @@ from services.gateway.config import GatewayConfig
 from services.gateway.http.callers import Callers
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.completions.answer import Answer
-from services.gateway.http.completions.call import HttpCall
+from services.gateway.http.completions.call import JSON, HttpCall
 from services.gateway.http.completions.chat import ChatShape, read_chat
 from services.gateway.http.completions.error_object import NoSuchPath, WrongMethod
 from services.gateway.http.completions.text_completion import TextShape, read_text_completion
+from services.gateway.http.console.console_pages import ConsolePages
+from services.gateway.http.console.site_files import SiteFiles
+from services.gateway.http.openapi import operations
+from services.gateway.http.openapi.document import openapi_document
 from services.gateway.http.pages import Pages
 from services.gateway.http.rerank_pages import RerankPages
 from services.gateway.http.responses.response_answer import ResponseAnswer
 from services.gateway.http.responses.responses import read_response
+from services.gateway.http.route import Route
 from services.gateway.http.text_pages import TextPages
 from services.gateway.http.vector_store_pages import VectorStorePages
 from services.gateway.scope.arrival import note_arrival
@@ -34,8 +38,6 @@ PLACE_RETRY_MS = 1000
 HEALTH_PATHS = frozenset({"/health", "/healthz", "/ready", "/metrics"})
 """The pages that are shown when all connections of clients are taken."""
 
-Handler = Callable[..., Awaitable[web.StreamResponse]]
-
 
 class HttpRouter:
     def __init__(
@@ -45,28 +47,48 @@ class HttpRouter:
         rerank_pages: RerankPages,
         vector_stores: VectorStorePages,
         pages: Pages,
+        console: ConsolePages,
         config: GatewayConfig,
     ) -> None:
+        self._site = SiteFiles()
         self._completions = completions
         self._callers = Callers(config)
         self._max_connections = config.http_max_connections
         self._max_body_bytes = config.max_request_bytes
-        self._routes: Sequence[tuple[str, re.Pattern[str], Handler]] = [
-            ("POST", re.compile("/v1/chat/completions"), self._chat),
-            ("POST", re.compile("/v1/completions"), self._complete),
-            ("POST", re.compile("/v1/responses"), self._respond),
-            ("POST", re.compile("/v1/embeddings"), text_pages.embeddings),
-            ("POST", re.compile("/(?:(v[12])/)?rerank"), rerank_pages.rerank),
-            ("POST", re.compile("/v1/vector_stores/([^/]+)/search"), vector_stores.search),
-            ("POST", re.compile("(?:/v1)?/tokenize"), text_pages.tokenize),
-            ("POST", re.compile("(?:/v1)?/detokenize"), text_pages.detokenize),
-            ("GET", re.compile("/v1/models"), pages.models),
-            ("GET", re.compile("/v1/models/(.+)"), pages.model),
-            ("POST", re.compile("/v1/requests/([^/]+)/cancel"), pages.cancel),
-            ("GET", re.compile("/healthz?"), pages.health),
-            ("GET", re.compile("/ready"), pages.ready),
-            ("GET", re.compile("/metrics"), pages.metrics),
-        ]
+        self.routes = (
+            Route("POST", "/v1/chat/completions", self._chat, operations.CHAT),
+            Route("POST", "/v1/completions", self._complete, operations.COMPLETE),
+            Route("POST", "/v1/responses", self._respond, operations.RESPOND),
+            Route("POST", "/v1/embeddings", text_pages.embeddings, operations.EMBED),
+            Route("POST", "/v1/rerank", partial(rerank_pages.rerank, version="v1"), operations.RERANK),
+            Route("POST", "/v2/rerank", partial(rerank_pages.rerank, version="v2"), operations.RERANK),
+            Route("POST", "/rerank", partial(rerank_pages.rerank, version="v1"), operations.RERANK),
+            Route("POST", "/v1/vector_stores/{corpus}/search", vector_stores.search, operations.SEARCH),
+            Route("POST", "/tokenize", text_pages.tokenize, operations.TOKENIZE),
+            Route("POST", "/v1/tokenize", text_pages.tokenize, operations.TOKENIZE),
+            Route("POST", "/detokenize", text_pages.detokenize, operations.DETOKENIZE),
+            Route("POST", "/v1/detokenize", text_pages.detokenize, operations.DETOKENIZE),
+            Route("GET", "/v1/models", pages.models, operations.MODELS),
+            Route("GET", "/v1/models/{model}", pages.model, operations.MODEL),
+            Route("POST", "/v1/requests/{request_id}/cancel", pages.cancel, operations.CANCEL),
+            Route("GET", "/health", pages.health, operations.HEALTH),
+            Route("GET", "/healthz", pages.health, operations.HEALTH),
+            Route("GET", "/ready", pages.ready, operations.READY),
+            Route("GET", "/metrics", pages.metrics, operations.METRICS),
+            Route("GET", "/version", pages.version, operations.VERSION),
+            Route("GET", "/openapi.json", self._describe, operations.OPENAPI),
+            Route("GET", "/docs", self._site.docs, operations.DOCS),
+            Route("GET", "/", self._site.console, operations.CONSOLE),
+            Route("GET", "/console/access", console.access, operations.ACCESS),
+            Route("GET", "/console/pipeline", console.pipeline, operations.PIPELINE),
+            Route("GET", "/console/requests", console.requests, operations.REQUESTS),
+            Route("GET", "/console/files/{file}", self._site.file, operations.FILE),
+        )
+        described = ((route.method, route.path, route.operation) for route in self.routes)
+        document = openapi_document(
+            described, needs_keys=bool(config.api_keys), max_body_bytes=config.max_request_bytes
+        )
+        self._document = json.dumps(document).encode()
 
     async def answer(self, request: web.BaseRequest, *, for_health: bool = False) -> web.StreamResponse:
         """Every answer but that to a broken head, which the library gives.
@@ -88,14 +110,16 @@ class HttpRouter:
         return response
 
     async def _dispatch(self, call: HttpCall, request: web.BaseRequest) -> web.StreamResponse:
-        fitting = [(m, h, found) for m, path, h in self._routes if (found := path.fullmatch(request.path))]
+        fitting = [
+            (route, found) for route in self.routes if (found := route.pattern.fullmatch(request.path))
+        ]
         method = "GET" if request.method == "HEAD" else request.method
-        for allowed, handler, found in fitting:
-            if allowed == method:
-                return await handler(call, *found.groups())
+        for route, found in fitting:
+            if route.method == method:
+                return await route.handler(call, *found.groups())
         if not fitting:
-            return call.error(NoSuchPath(f"there is no {request.path[:80]} here: see /v1/models"))
-        allowed = ", ".join(method for method, _, _ in fitting)
+            return call.error(NoSuchPath(f"there is no {request.path[:80]} here: see /docs"))
+        allowed = ", ".join(route.method for route, _ in fitting)
         if method == "OPTIONS" and self._callers.allows_pages():
             return call.page(b"", "text/plain", 204, self._preflight_headers(request, allowed))
         return call.error(WrongMethod(f"{request.path[:80]} takes {allowed} alone"), {"Allow": allowed})
@@ -120,6 +144,10 @@ class HttpRouter:
 
     async def _respond(self, call: HttpCall) -> web.StreamResponse:
         return await self._completions.answer(call, read_response, ResponseAnswer)
+
+    async def _describe(self, call: HttpCall) -> web.Response:
+        """Show the document of this interface, which says nothing of the fleet."""
+        return call.page(self._document, JSON)
 
     # ---- pages of other origins -------------------------------------------------------------------------
 

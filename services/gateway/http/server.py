@@ -19,6 +19,7 @@ from services.gateway.asks.token_bytes_cache import TokenBytesCache
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.http.completion_calls import CompletionCalls
+from services.gateway.http.console.console_pages import ConsolePages
 from services.gateway.http.listener import Listener, Place
 from services.gateway.http.pages import Pages
 from services.gateway.http.rerank_pages import RerankPages
@@ -77,6 +78,7 @@ class HttpServer:
         passage_asks: PassageAsks,
         token_bytes_cache: TokenBytesCache,
         can_serve: Callable[[], bool],
+        console: ConsolePages,
         config: GatewayConfig,
     ) -> Self:
         pages = Pages(ingress, client_cancels, text_asks, can_serve)
@@ -84,7 +86,7 @@ class HttpServer:
         text_pages = TextPages(ingress, text_asks, config)
         rerank_pages = RerankPages(ingress, passage_asks, config)
         vector_stores = VectorStorePages(ingress, passage_asks, config)
-        router = HttpRouter(completions, text_pages, rerank_pages, vector_stores, pages, config)
+        router = HttpRouter(completions, text_pages, rerank_pages, vector_stores, pages, console, config)
         return cls(router.answer, config)
 
     async def start(self) -> None:

@@ -10,6 +10,7 @@ import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.scope.outcome import Outcome
+from services.gateway.scope.recent_latencies import RecentLatencies
 from services.gateway.session.session import Session
 from shared.errors import Cancelled, InternalError, PenstockError
 from shared.telemetry import metrics
@@ -67,15 +68,16 @@ async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
             if part.text.text.token_ids:
                 if not last_s:
                     session.timeline.mark_delivered()
-                last_s = _observe_gap(last_s)
+                last_s = _observe_gap(session.latencies, last_s, len(part.text.text.token_ids))
         if part.end is not None:
             await writer.write_end(session.terminal_event(part.end))
             return part.end
 
 
-def _observe_gap(last_s: float) -> float:
+def _observe_gap(latencies: RecentLatencies, last_s: float, tokens: int) -> float:
     """Note the time since the last delivery of tokens (0: none yet); the time of this one."""
     now_s = time.perf_counter()
     if last_s:
         metrics.INTER_TOKEN_LATENCY.observe(now_s - last_s)
+    latencies.record_delivery(tokens, now_s - last_s if last_s else None)
     return now_s

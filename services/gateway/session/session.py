@@ -73,6 +73,7 @@ class Session:
         self.state = scope.state
         self.response = scope.response
         self.timeline = scope.timeline
+        self.latencies = context.recent.latencies
         self._context = context
         self._gate = gate
         self._poison_requests = context.poison_requests
@@ -281,6 +282,9 @@ class Session:
         if self._call_ended and self._outcome is not None:
             self.timeline.close_timeline()
             report_end(self.request_id, self._outcome, self.state, self.timeline)
+            self._context.recent.record_end(
+                self.request_id, self.request.tenant, self._outcome, self.state, self.timeline
+            )
 
     def usage(self) -> pb.Usage:
         counts = self.timeline.counts

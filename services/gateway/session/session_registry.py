@@ -125,6 +125,14 @@ class SessionRegistry:
                 self._idle.set()
             self._changed()
 
+    def live_sessions(self, count: int) -> list[Session]:
+        """Return at most so many, those that came first."""
+        return list(itertools.islice(self._live.values(), count))
+
+    @property
+    def live_count(self) -> int:
+        return len(self._live)
+
     def has_sessions(self) -> bool:
         return bool(self._live)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from services.gateway.asks.passage_asks import NoSuchCorpus
@@ -87,6 +87,12 @@ _KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
     (PenstockError, 500, "server_error", "internal_error"),
 )
 """Error, status, type, code: the first that fits; NotFound is an InvalidRequest too."""
+
+STATUSES: Mapping[int, str] = {
+    status: " or ".join(dict.fromkeys(code for _, other, _, code in _KINDS if other == status))
+    for _, status, _, _ in _KINDS
+}
+"""The codes of errors by their status."""
 
 _NO_RETRY = (CLIENT_LEFT, 504)
 """OpenAI's clients repeat these by themselves unless told not to: the time is up, or nobody waits."""

@@ -1,0 +1,136 @@
+"""Schemas of what all bodies that generate have: sampling parameters, and options that OpenAI has no field
+for. Names and bounds are those of their definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.gateway.http.fields.penstock_options import (
+    CACHE_MODES_BY_NAME,
+    FLAGS,
+    MILLISECONDS,
+    ORDERS_BY_NAME,
+    PRIORITIES_BY_NAME,
+)
+from services.gateway.http.fields.sampling_fields import SCALAR_FIELDS, TOKEN_ID, TOKEN_IDS, TOP_K_OFF
+from services.gateway.http.openapi.schema_parts import (
+    Schema,
+    any_of,
+    array,
+    body_of,
+    choice,
+    flag,
+    integer,
+    number_within,
+    or_null,
+    ref,
+    text,
+)
+from services.gateway.request.cache_use import MAX_AGE_MS
+from services.gateway.request.request import (
+    MAX_CACHE_SALT_CHARS,
+    MAX_DEADLINE_MS,
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+)
+from services.gateway.request.retrieval_use import MAX_PASSAGES
+from shared.messages import (
+    MAX_CORPUS_CHARS,
+    MAX_FILTER_CHARS,
+    MAX_FILTER_VALUES,
+    MAX_FILTERS,
+    MAX_QUERY_CHARS,
+)
+from shared.sampling.parameters import (
+    BIAS_BOUNDS,
+    MAX_GRAMMAR_BYTES,
+    MAX_LOGIT_BIAS_ENTRIES,
+    MAX_STOP_TOKEN_IDS,
+    PARAMETERS,
+    Bounds,
+)
+
+_OPTION_HELP = {
+    "deadline_ms": "the time for the whole answer",
+    "ttft_deadline_ms": "the time for the first token",
+    "inter_token_deadline_ms": "the time from a token to the next one",
+    "client_sent_unix_us": "when the client sent it, so that the timeline has the way here",
+}
+
+
+def sampling_properties(lengths: Sequence[str]) -> dict[str, Schema]:
+    """Return the fields that `read_sampling` and `read_seed` read; `lengths`: names of the longest answer."""
+    made = {name: _parameter(name) for name in (*SCALAR_FIELDS, "seed")}
+    made["top_k"] = any_of(made["top_k"], {"const": TOP_K_OFF}, help_text=PARAMETERS["top_k"].help)
+    made |= {name: _parameter("max_tokens") for name in lengths}
+    stop = text(most=MAX_STOP_CHARS, least=1)
+    made["stop"] = any_of(stop, array(stop, most=MAX_STOPS), help_text="texts that end the answer")
+    made["stop_token_ids"] = array(
+        number_within(TOKEN_IDS), most=MAX_STOP_TOKEN_IDS, help_text=PARAMETERS["stop_token_ids"].help
+    )
+    made["ignore_eos"] = flag(PARAMETERS["ignore_eos"].help)
+    made["logit_bias"] = {
+        "type": "object",
+        "description": "what is added to the logit of a token id",
+        "propertyNames": {"pattern": f"^(?:{TOKEN_ID.pattern})$"},
+        "additionalProperties": or_null(number_within(BIAS_BOUNDS)),
+        "maxProperties": MAX_LOGIT_BIAS_ENTRIES,
+    }
+    made["penstock"] = ref("PenstockOptions")
+    made["cache_salt"] = text("kept KV is shared only where this is the same", most=MAX_CACHE_SALT_CHARS)
+    return made
+
+
+def penstock_options() -> Schema:
+    most = {name: MAX_DEADLINE_MS for name in MILLISECONDS if name.endswith("_ms")}
+    made = {name: integer(None, most.get(name), _OPTION_HELP[name]) for name in MILLISECONDS}
+    for name in most:
+        made[name]["minimum"] = 1
+    made["client_sent_unix_us"] |= {"minimum": 0, "maximum": 2**63 - 1}
+    made |= {name: flag("the answer ends with its timeline") for name in FLAGS}
+    made |= {
+        "priority": choice(PRIORITIES_BY_NAME, "what is shed first, and whose turn is first"),
+        "cache_salt": text("kept KV is shared only where this is the same", most=MAX_CACHE_SALT_CHARS),
+        "regex": text("the whole answer matches it", most=MAX_GRAMMAR_BYTES),
+        "grammar": text("the whole answer matches it, in Lark's notation or GBNF", most=MAX_GRAMMAR_BYTES),
+        "retrieval": any_of({"type": "boolean"}, ref("Retrieval"), help_text="answer from passages"),
+        "cache": any_of(choice(CACHE_MODES_BY_NAME), ref("Cache"), help_text="an earlier answer will do"),
+    }
+    return body_of(made, closed=True)
+
+
+def retrieval_options() -> Schema:
+    value = text(most=MAX_FILTER_CHARS)
+    return body_of(
+        {
+            "corpus": text("what is searched", most=MAX_CORPUS_CHARS),
+            "query": text("what is searched for in place of the question", most=MAX_QUERY_CHARS),
+            "k": integer(1, MAX_PASSAGES, "the most passages"),
+            "max_tokens": integer(1, 2**31 - 1, "the most tokens of passages"),
+            "order": choice(ORDERS_BY_NAME, "how passages stand in the prompt"),
+            "may_degrade": flag("an answer without passages will do where there is no time for them"),
+            "filters": {
+                "type": "object",
+                "description": "metadata that passages must have: a value, or several of which one will do",
+                "maxProperties": MAX_FILTERS,
+                "propertyNames": {"minLength": 1, "maxLength": MAX_FILTER_CHARS},
+                "additionalProperties": or_null(any_of(value, array(value, least=1, most=MAX_FILTER_VALUES))),
+            },
+        }
+    )
+
+
+def cache_options() -> Schema:
+    made = {
+        "mode": choice(CACHE_MODES_BY_NAME),
+        "max_age_ms": integer(0, MAX_AGE_MS, "the oldest answer that will do; 0: any"),
+        "any_seed": flag("an answer that was drawn with another seed will do"),
+        "min_similarity": number_within(Bounds(0.0, 1.0), "how alike the questions have to be"),
+    }
+    return body_of(made, "mode")
+
+
+def _parameter(name: str) -> Schema:
+    definition = PARAMETERS[name]
+    assert definition.bounds is not None
+    return number_within(definition.bounds, definition.help)
