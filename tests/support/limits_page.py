@@ -94,6 +94,10 @@ ROOMS = (
 OWN_PLACES = (
     "services/decode",
     "services/gateway/admission",
+    "services/gateway/http/console",
+    "services/gateway/http/openapi",
+    "services/gateway/scope/recent_latencies.py",
+    "services/gateway/scope/recent_requests.py",
     "services/gateway/fleet",
     "services/gateway/prompt",
     "services/gateway/question",

@@ -1,4 +1,4 @@
-"""What the console asks for: who the caller is, and for operators the pipeline and its requests.
+"""Answer what the console asks: whose the key is, and for operators the pipeline and its requests.
 
 Whoever watches asks again every second, so each answer is made once for all who ask within `MADE_FOR_S`.
 """

@@ -1,5 +1,4 @@
-"""The files of the pages for people: read once from the package, and served under a policy that lets in
-nothing from elsewhere."""
+"""Serve the pages for people, from files of the package, under a policy that lets in nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def openapi_document(
             "title": "Penstock",
             "version": metadata.version("penstock"),
             "description": f"A body has at most {max_body_bytes} bytes and is JSON. A field that is null is "
-            "absent. Every refusal is an `Error` that says what is wrong and what to do.",
+            "absent. Every refusal is an Error object that says what is wrong and what to do.",
         },
         "paths": paths,
         "components": {

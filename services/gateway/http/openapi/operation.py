@@ -1,4 +1,4 @@
-"""What a route says of itself: who may call it, what comes in and what goes out."""
+"""An operation is what a route says of itself: who may call it, what comes in, what goes out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EVENTS = "text/event-stream"
 
 
 class Access(StrEnum):
-    """Who may call a route where there are API keys."""
+    """The callers of a route where there are API keys."""
 
     ANYBODY = "anybody"
     KEY = "key"
