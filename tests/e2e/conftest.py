@@ -13,7 +13,7 @@ from shared.engine import load_model_config
 from tests.support.adapters import save_adapter
 from tests.support.models import draft_of, target_model
 from tests.support.oracle import Oracle
-from tests.support.stack import Stack
+from tests.support.stack import RERANKING, Stack
 
 GetStack = Callable[..., Stack]
 WITH_RETRIEVER = (3, True, "nats")
@@ -75,6 +75,13 @@ def get_stack(
         yield get
         for stack in running.values():  # all at once: each takes seconds to end
             stack.process.terminate()
+
+
+@pytest.fixture(scope="package")
+def documented_stack() -> Iterator[Stack]:
+    """The small model that ships, which answers from Penstock's own documents and reranks them."""
+    with Stack("--decode", "2", environ=RERANKING) as stack:
+        yield stack
 
 
 def options(model: Path, draft: Path | None, decode: int, transport: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Serve the pages for people, from files of the package, under a policy that lets in nothing from elsewhere."""
+"""Serve the pages for people, from files of the package, with a policy that lets in nothing foreign."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from services.gateway.http.openapi.schema_parts import (
     number_within,
     or_null,
     ref,
+    some_text,
     text,
 )
 from services.gateway.http.responses.response_input import ITEM_TYPES, TEXT_PARTS
@@ -46,6 +47,7 @@ from services.gateway.request.choices import MAX_CHOICES
 from services.gateway.request.request import MAX_MODEL_CHARS
 from shared.messages import MAX_FILTERS, MAX_QUERY_CHARS
 from shared.sampling.parameters import MAX_TOP_LOGPROBS
+from shared.text.chat_roles import CHAT_ROLES
 
 _MODEL = text("its name, as /v1/models has it; may be absent where one is served", most=MAX_MODEL_CHARS)
 _DEADLINE = ref("PenstockOptions")
@@ -156,7 +158,7 @@ def _response_body() -> Schema:
 
 def _chat_message() -> Schema:
     made = {
-        "role": text("as system, user, assistant or tool"),
+        "role": choice(CHAT_ROLES),
         "content": _content(),
         "name": text(),
         "tool_calls": array(ref("ToolCall")),
@@ -209,7 +211,7 @@ def _format_beside_its_type() -> Schema:
 
 
 def _embedding_body() -> Schema:
-    texts = any_of(text(), array(text(), least=1, most=MAX_EMBEDDED_TEXTS))
+    texts = any_of(some_text(), array(some_text(), least=1, most=MAX_EMBEDDED_TEXTS))
     made = {
         "model": _MODEL,
         "input": texts,
@@ -237,7 +239,7 @@ def _rerank_body() -> Schema:
     documents = array(document, least=1, most=MAX_RANKED_TEXTS)
     made = {
         "model": _MODEL,
-        "query": text(least=1, most=MAX_QUERY_CHARS),
+        "query": some_text(most=MAX_QUERY_CHARS),
         "documents": documents,
         "texts": documents,
         "top_n": integer(1, 2**31 - 1),
@@ -249,11 +251,12 @@ def _rerank_body() -> Schema:
         "truncation_direction": text("right"),
         "penstock": _DEADLINE,
     }
-    return body_of(made, "query")
+    both = {"required": ["documents", "texts"]}
+    return body_of(made, "query") | {"not": both}
 
 
 def _search_body() -> Schema:
-    query = text(least=1, most=MAX_QUERY_CHARS)
+    query = some_text(most=MAX_QUERY_CHARS)
     comparison = {
         "type": "object",
         "properties": {"type": choice(COMPARISONS), "key": text(), "value": {}},

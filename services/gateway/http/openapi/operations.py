@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from services.gateway.http.openapi.operation import Access, Operation
 
-_ASKED = (400, 404, 408, 413, 415, 429, 499, 500, 503, 504)
-"""The statuses of what asks the fleet for something by a body."""
+_ASKED = (400, 404, 408, 413, 415, 429, 499, 503, 504)
+"""The statuses of what asks the fleet for something by a body; a 500 would be a bug."""
 _HTML, _TEXT = "text/html", "text/plain"
 _MODELS, _RETRIEVAL, _TEXTS = "generate", "retrieve", "texts"
 _OPERATE, _HEALTH, _PEOPLE = "operate", "health", "pages"

@@ -15,6 +15,11 @@ def text(help_text: str = "", *, most: int | None = None, least: int | None = No
     return _with({"type": "string"}, description=help_text, maxLength=most, minLength=least)
 
 
+def some_text(help_text: str = "", *, most: int | None = None) -> Schema:
+    """Return the schema of a text that is not blank."""
+    return text(help_text, most=most, least=1) | {"pattern": r"\S"}
+
+
 def choice(allowed: Iterable[str], help_text: str = "") -> Schema:
     return _with({"type": "string", "enum": list(allowed)}, description=help_text)
 
