@@ -61,9 +61,9 @@ class RerankPages(AskPages):
         top_n = body.integer("top_n", 1, INT32_MAX, INT32_MAX)
         query = body.text("query")
         shown = texts if body.flag("return_text") or body.flag("return_documents") else None
-        raw = body.flag("raw_scores")
+        raw, cuts = body.flag("raw_scores"), body.flag("truncate", default=True)
         found = await self._passage_asks.rerank(key, body.text("model"), query, texts, deadline, top_n=top_n)
-        if found.truncated and body.has("truncate") and not body.flag("truncate"):
+        if found.truncated and not cuts:
             raise TooLarge(f"{found.warning}. Send shorter ones, or truncate true")
         if body.has(TEXTS):
             return _bare_list(found, shown, raw=raw)

@@ -7,6 +7,7 @@ from services.gateway.asks.text_asks import MAX_DETOKENIZE_IDS, MAX_EMBEDDED_TEX
 from services.gateway.http.fields.chat_tools import CHOICES
 from services.gateway.http.fields.sampling_fields import ANSWER_FORMATS, LENGTHS, TOKEN_IDS
 from services.gateway.http.openapi.sampling_schemas import (
+    ask_options,
     cache_options,
     penstock_options,
     retrieval_options,
@@ -50,7 +51,7 @@ from shared.sampling.parameters import MAX_TOP_LOGPROBS
 from shared.text.chat_roles import CHAT_ROLES
 
 _MODEL = text("its name, as /v1/models has it; may be absent where one is served", most=MAX_MODEL_CHARS)
-_DEADLINE = ref("PenstockOptions")
+_DEADLINE = ref("AskOptions")
 _OBJECT: Schema = {"type": "object"}
 _IDS = array(number_within(TOKEN_IDS), least=1)
 
@@ -58,6 +59,7 @@ _IDS = array(number_within(TOKEN_IDS), least=1)
 def body_schemas() -> dict[str, Schema]:
     return {
         "PenstockOptions": penstock_options(),
+        "AskOptions": ask_options(),
         "Retrieval": retrieval_options(),
         "Cache": cache_options(),
         "ChatMessage": _chat_message(),

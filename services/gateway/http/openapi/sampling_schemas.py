@@ -99,6 +99,12 @@ def penstock_options() -> Schema:
     return body_of(made, closed=True)
 
 
+def ask_options() -> Schema:
+    """Return the schema of `penstock` in a body that generates nothing: the others of its fields are of no
+    use there."""
+    return body_of({"deadline_ms": integer(1, MAX_DEADLINE_MS, "the time for the answer")})
+
+
 def retrieval_options() -> Schema:
     value = text(most=MAX_FILTER_CHARS)
     return body_of(
