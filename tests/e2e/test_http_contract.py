@@ -18,6 +18,10 @@ from tests.support.stack import Stack
 
 SCHEMATHESIS_S = 100
 """Both runs take about fifteen seconds together; a machine that is busy gets more."""
+WAYS = (
+    ("--phases", "coverage", "--mode", "negative"),
+    ("--phases", "fuzzing", "--max-examples", "2", "--max-time", "12"),
+)
 REFUSALS = (400, 403, 404, 405, 408, 413, 415)
 """The statuses of what is not as it should be."""
 CHAT = {"messages": [{"role": "user", "content": "How many tokens does a block hold?"}], "max_tokens": 8}
@@ -188,7 +192,11 @@ def schemathesis() -> str:
 
 
 @pytest.mark.parametrize(
-    "way", [("--phases", "coverage", "--mode", "negative"), ("--phases", "fuzzing", "--max-examples", "2", "--max-time", "12")]
+    "way",
+    [
+        ("--phases", "coverage", "--mode", "negative"),
+        ("--phases", "fuzzing", "--max-examples", "2", "--max-time", "12"),
+    ],
 )
 def test_schemathesis_finds_no_answer_that_is_not_described(
     stack: Stack, tmp_path: Path, way: tuple[str, ...]

@@ -1,0 +1,99 @@
+"""The console in a browser before a scripted fleet: hostile text, keys, and a cancel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from shared.files.api_key_file import new_api_key
+from shared.messages import Message, Retrieve, Retrieved, ScoredPassage
+from tests.integration.gateway_peers import Answer
+from tests.integration.http_edge import edge
+from tests.integration.test_gateway_console import keys_of
+from tests.integration.test_gateway_prompt_passages import serving
+from tests.support.browser import Page, page
+from tests.support.wait import until
+
+MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script><b>bold</b>'
+ANSWERED = "document.querySelector('.message.answer[aria-busy=\"false\"]')"
+
+
+async def ask(tab: Page, question: str) -> None:
+    """As a reader does: from the keyboard alone."""
+    await tab.until("document.querySelector('#model option')")
+    await tab.run("document.querySelector('#question').focus()")
+    await tab.write(question)
+    await tab.press("Enter", 13)
+
+
+def hostile_passage(message: Message) -> Answer:
+    assert isinstance(message, Retrieve)
+    return Retrieved((ScoredPassage(f"{MARKUP}.md", f"{MARKUP} flows", 1.0, 0, 9),), "", 1, 1, corpus=MARKUP)
+
+
+async def test_markup_in_questions_answers_and_passages_stays_text(nats_url: str) -> None:
+    async with page() as tab, serving(nats_url) as (peers, running):
+        peers["retriever-0"].answers = hostile_passage
+        await tab.open(f"http://{running.http.address}/")
+        await ask(tab, MARKUP)
+        envelope, prefill = await peers.placed()
+        await peers.text(envelope.request_id, prefill.prompt_len, f"{MARKUP} [1]", ids=(7,), finish="stop")
+        await tab.until(ANSWERED)
+        assert await tab.text(".message.user .text") == MARKUP
+        assert await tab.text(".message.answer .text") == f"{MARKUP} [1]"
+        assert await tab.text(".sources .passage") == f"{MARKUP} flows"
+        assert MARKUP in await tab.text(".sources .source")
+        await tab.click(".cite")
+        assert await tab.run("document.querySelector('.sources').open")
+        assert await tab.run("document.querySelector('.sources li.cited') === document.activeElement")
+        made = "document.querySelectorAll('.messages img, .messages script, .messages b').length"
+        assert await tab.run(made) == 0
+        assert await tab.run("window.hacked") is None
+        refused = (
+            "(() => { try { document.body.innerHTML = '<i>'; return ''; } catch (e) { return e.name; } })()"
+        )
+        assert await tab.run(refused) == "TypeError"  # the policy lets no text become markup
+
+
+async def test_a_key_is_asked_for_kept_in_the_tab_and_sent(nats_url: str, tmp_path: Path) -> None:
+    operator, tenant = new_api_key(), new_api_key()
+    keys = keys_of(tmp_path, operator=operator, tenant=tenant)
+    async with page() as tab, edge(nats_url, api_keys=keys) as here:
+        await tab.open(f"http://{here.running.http.address}/")
+        await tab.until("document.querySelector('#key-dialog').open")
+        await enter(tab, "wrong")
+        await tab.until("document.querySelector('#key-refused').textContent.includes('API key')")
+        await enter(tab, tenant)
+        await tab.until("document.querySelector('#link').textContent === 'acme'")
+        assert await tab.run("document.querySelector('#pipeline').hidden")
+        assert not await tab.run("document.querySelector('#operators-only').hidden")
+        assert await tab.run("Object.keys(localStorage).length + document.cookie.length") == 0
+        assert await tab.run("sessionStorage.getItem('penstock.key')") == tenant
+        await tab.click("#key-button")
+        await enter(tab, operator)
+        await tab.until("document.querySelectorAll('.instance').length >= 4")
+        assert not await tab.run("document.querySelector('#pipeline').hidden")
+
+
+async def enter(tab: Page, key: str) -> None:
+    await tab.until("document.querySelector('#key-dialog').open")
+    await tab.run(f"document.querySelector('#key').value = {json.dumps(key)}")
+    await tab.run("document.querySelector('#key-form').requestSubmit()")
+
+
+async def test_a_cancel_ends_the_request_and_keeps_what_has_come(nats_url: str) -> None:
+    async with page() as tab, edge(nats_url) as here:
+        await tab.open(f"http://{here.running.http.address}/")
+        await tab.until("document.querySelector('#model option')")
+        await tab.click("#retrieval")
+        await ask(tab, "hello")
+        envelope, prefill = await here.peers.placed()
+        await here.peers.text(envelope.request_id, prefill.prompt_len, "so far", ids=(7,))
+        await tab.until("document.querySelector('.message.answer .text').textContent === 'so far'")
+        assert await tab.run("document.querySelector('.message.answer').ariaBusy") == "true"
+        await tab.press("Escape", 27)
+        await tab.until(ANSWERED)
+        assert await tab.text(".message.answer .failed") == "Cancelled."
+        assert await tab.run("document.querySelector('#cancel').hidden")
+        await here.idle()
+        await until(lambda: envelope.request_id in here.peers.cancels())

@@ -1,0 +1,124 @@
+"""The console's pages of a gateway before a scripted fleet: who sees what, and what strangers may not do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from services.gateway.http.console.site_files import POLICY, site_files
+from shared.bus.codec import PROTOCOL_VERSION
+from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from tests.integration.gateway_peers import MODEL
+from tests.integration.http_edge import CHAT, HELLO, edge
+from tests.support.http import call, http_client
+from tests.support.wait import until
+
+FOR_OPERATORS = ("/console/pipeline", "/console/requests")
+FOR_KEYS = ("/console/access", "/version")
+FOR_ANYBODY = ("/", "/docs", "/openapi.json", "/console/files/console.js")
+
+
+def keys_of(folder: Path, *, operator: str, tenant: str) -> str:
+    keys = (
+        ApiKey("chief", "ops", hash_api_key(operator), operator=True),
+        ApiKey("web", "acme", hash_api_key(tenant)),
+    )
+    file = folder / "keys.toml"
+    file.write_text("".join(map(describe_api_key, keys)))
+    return str(file)
+
+
+async def test_what_tells_of_all_tenants_is_for_operators(nats_url: str, tmp_path: Path) -> None:
+    operator, tenant = new_api_key(), new_api_key()
+    keys = keys_of(tmp_path, operator=operator, tenant=tenant)
+    async with edge(nats_url, api_keys=keys) as here:
+
+        async def statuses(path: str) -> list[int]:
+            headers = ({}, {"authorization": f"Bearer {tenant}"}, {"authorization": f"Bearer {operator}"})
+            return [(await call(here.client, path, **each)).status for each in headers]
+
+        for paths, expected in (
+            (FOR_OPERATORS, [401, 403, 200]),
+            (FOR_KEYS, [401, 200, 200]),
+            (FOR_ANYBODY, [200, 200, 200]),
+        ):
+            for path in paths:
+                assert await statuses(path) == expected, path
+        access = await call(here.client, "/console/access", authorization=f"Bearer {tenant}")
+        document = await call(here.client, "/openapi.json")
+    assert access.body == {"keys": True, "tenant": "acme", "operator": False}
+    assert document.body["paths"]["/console/pipeline"]["get"]["security"] == [{"apiKey": []}]
+    assert "security" not in document.body["paths"]["/"]["get"]
+
+
+@pytest.mark.parametrize("path", [*FOR_OPERATORS, *FOR_KEYS, *FOR_ANYBODY])
+async def test_strangers_pages_and_other_names_of_the_host_get_nothing(nats_url: str, path: str) -> None:
+    async with edge(nats_url) as here:
+        foreign = await call(here.client, path, origin="https://evil.example")
+        rebound = await call(here.client, path, host="evil.example")
+        posted = await call(here.client, path, b"{}", content_type="text/plain")
+    assert [reply.status for reply in (foreign, rebound, posted)] == [403, 403, 405]
+    assert "access-control-allow-origin" not in foreign.headers
+
+
+async def test_pages_have_a_policy_that_lets_in_nothing_and_files_that_keep_to_it(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        replies = [await call(here.client, path) for path in ("/", "/docs", "/console/files/base.css")]
+    for reply in replies:
+        assert reply.headers["content-security-policy"] == POLICY
+        assert reply.headers["x-content-type-options"] == "nosniff"
+    assert "unsafe" not in POLICY
+    assert "default-src 'none'" in POLICY
+    for name, data in site_files().items():
+        text = data.decode()
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text), name
+        if name.endswith(".html"):
+            assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", text), name
+        for named in re.findall(r"/console/files/([\w.]+)", text):
+            assert named in site_files(), name
+        for imported in re.findall(r'from "\./([\w.]+)"', text):
+            assert imported in site_files(), name
+
+
+async def test_the_pipeline_shows_instances_and_the_last_requests(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        begun = here.begin(CHAT, HELLO)
+        envelope, prefill = await here.peers.placed()
+        running = await call(here.client, "/console/requests")
+        assert running.body["live"] == 1
+        assert [request["id"] for request in running.body["running"]] == [envelope.request_id]
+        await here.peers.text(envelope.request_id, prefill.prompt_len, "ab", finish="stop")
+        assert (await begun).status == 200
+
+        async def ended() -> bool:
+            shown = (await call(here.client, "/console/requests")).body
+            return shown["live"] == 0 and len(shown["ended"]) == 1
+
+        await until(ended)
+        (request,) = (await call(here.client, "/console/requests")).body["ended"]
+        shown = (await call(here.client, "/console/pipeline")).body
+    assert (request["id"], request["outcome"], request["tokens"]) == (envelope.request_id, "finished", 2)
+    assert sum(phase["duration_us"] for phase in request["phases"]) == request["total_us"]
+    assert {"role": "prefill", "instance": "prefill-0"} in request["route"]
+    found = {instance["instance"]: instance for instance in shown["instances"]}
+    assert {"tokenizer-0", "prefill-0", "decode-0", "detokenizer-0"} <= set(found)
+    assert found["decode-0"]["engine"]["kv_blocks"] == 1000
+    assert shown["latency"]["windows"][0]["outcomes"] == {"finished": 1}
+    assert shown["latency"]["windows"][0]["ttft"]["count"] == 1
+
+
+async def test_the_version_has_the_digest_of_the_bus_and_what_is_served(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        reply = await call(here.client, "/version")
+    assert reply.body["protocol"] == f"{PROTOCOL_VERSION:08x}"
+    assert reply.body["models"] == [MODEL]
+    assert re.fullmatch(r"\d+\.\d+.*", reply.body["version"])
+
+
+async def test_a_head_has_the_headers_alone(nats_url: str) -> None:
+    async with edge(nats_url) as here, http_client(here.running.http.address) as client:
+        reply = await call(client, "/", method="HEAD")
+    assert (reply.status, reply.body) == (200, "")
