@@ -49,9 +49,7 @@ async def test_markup_in_questions_answers_and_passages_stays_text(nats_url: str
         made = "document.querySelectorAll('.messages img, .messages script, .messages b').length"
         assert await tab.run(made) == 0
         assert await tab.run("window.hacked") is None
-        refused = (
-            "(() => { try { document.body.innerHTML = '<i>'; return ''; } catch (e) { return e.name; } })()"
-        )
+        refused = "Promise.resolve().then(() => (document.body.innerHTML = '<i>')).catch((e) => e.name)"
         assert await tab.run(refused) == "TypeError"  # the policy lets no text become markup
 
 
@@ -96,4 +94,4 @@ async def test_a_cancel_ends_the_request_and_keeps_what_has_come(nats_url: str) 
         assert await tab.text(".message.answer .failed") == "Cancelled."
         assert await tab.run("document.querySelector('#cancel').hidden")
         await here.idle()
-        await until(lambda: envelope.request_id in here.peers.cancels())
+        await until(lambda: any(here.peers.cancels().values()))
