@@ -36,7 +36,11 @@ async def test_what_tells_of_all_tenants_is_for_operators(nats_url: str, tmp_pat
     async with edge(nats_url, api_keys=keys) as here:
 
         async def statuses(path: str) -> list[int]:
-            headers = ({}, {"authorization": f"Bearer {tenant}"}, {"authorization": f"Bearer {operator}"})
+            headers: tuple[dict[str, str], ...] = (
+                {},
+                {"authorization": f"Bearer {tenant}"},
+                {"authorization": f"Bearer {operator}"},
+            )
             return [(await call(here.client, path, **each)).status for each in headers]
 
         for paths, expected in (

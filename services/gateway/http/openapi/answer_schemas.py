@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completions.chat import ChatShape
@@ -60,9 +61,9 @@ def answer_schemas() -> dict[str, Schema]:
     }
 
 
-def message_schema(descriptor: Descriptor) -> Schema:
+def message_schema(message: type[Message]) -> Schema:
     """Return the schema of a message of the gRPC contract as it is written under `penstock`."""
-    return answer_of({field.name: _field(field) for field in descriptor.fields})
+    return answer_of({field.name: _field(field) for field in message.DESCRIPTOR.fields})
 
 
 def _field(field: FieldDescriptor) -> Schema:
@@ -113,8 +114,8 @@ def _shared_schemas() -> dict[str, Schema]:
     details = answer_of({"cached_tokens": _COUNT})
     return {
         "Timeline": timeline,
-        "Passage": message_schema(pb.RetrievedPassage.DESCRIPTOR),
-        "RequestUsage": message_schema(pb.Usage.DESCRIPTOR),
+        "Passage": message_schema(pb.RetrievedPassage),
+        "RequestUsage": message_schema(pb.Usage),
         "PenstockPart": answer_of({"requests": array(request)}),
         "TokenUsage": answer_of({**usage, "prompt_tokens_details": details}, "prompt_tokens_details"),
         "TokenLogprob": _token_logprob(),

@@ -21,6 +21,13 @@ from services.gateway.http.responses.responses import NOT_KEPT, read_response
 from services.gateway.http.vector_store_pages import _read_search
 from tests.support.http_pages import PAGES
 
+
+def read_rerank(body: JsonFields) -> None:
+    """What a rerank checks before it asks for anything."""
+    _check_cut(body)
+    _read_texts(body)
+
+
 SCHEMAS = {**body_schemas(), **answer_schemas()}
 REFUSED = {"functions", "function_call", "messages[].function_call", *NOT_KEPT}
 """The fields that are read to say what to send in their place."""
@@ -34,7 +41,7 @@ SHAPES: dict[str, Any] = {
     "CompletionBody": (TEXTS, lambda body: read_text_completion(body, {}, 5)),
     "ResponseBody": (RESPONSE, lambda body: read_response(body, {}, 5)),
     "TokenizeBody": (PAGES["/tokenize"], read_chat_prompt),
-    "RerankBody": (PAGES["/v2/rerank"], lambda body: (_read_texts(body), _check_cut(body))),
+    "RerankBody": (PAGES["/v2/rerank"], read_rerank),
 }
 BODIES = {
     "/v1/chat/completions": "ChatBody",
