@@ -60,7 +60,8 @@ class RerankPages(AskPages):
         _check_cut(body)
         top_n = body.integer("top_n", 1, INT32_MAX, INT32_MAX)
         query = body.text("query")
-        shown = texts if body.flag("return_text") or body.flag("return_documents") else None
+        returned = [body.flag(name) for name in ("return_text", "return_documents")]
+        shown = texts if any(returned) else None
         raw, cuts = body.flag("raw_scores"), body.flag("truncate", default=True)
         found = await self._passage_asks.rerank(key, body.text("model"), query, texts, deadline, top_n=top_n)
         if found.truncated and not cuts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -66,10 +68,11 @@ def message_schema(message: type[Message]) -> Schema:
     return answer_of({field.name: _field(field) for field in message.DESCRIPTOR.fields})
 
 
-def _field(field: FieldDescriptor) -> Schema:
+def _field(field: Any) -> Schema:
+    """`field` is a descriptor, of which the library has two kinds."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return {"type": "object", "additionalProperties": text()}
-    made = {
+    made: Schema = {
         FieldDescriptor.CPPTYPE_STRING: text(),
         FieldDescriptor.CPPTYPE_UINT32: _COUNT,
         FieldDescriptor.CPPTYPE_FLOAT: _NUMBER,
