@@ -65,6 +65,12 @@ class GatewayConfig(ServiceConfig):
         path=PathRule.ALWAYS,
     )
 
+    otlp_endpoint: str = field_of(
+        "",
+        help="collector that gets a span of each hop, by OTLP over HTTP, as http://127.0.0.1:4318; empty = none",
+        pattern=r"(https?://[^/\s]+(/\S*)?)?",
+    )
+
     max_sessions: int = field_of(
         256, help="live requests; above it new ones are shed", minimum=1, maximum=65536
     )

@@ -18,6 +18,8 @@ from services.gateway.question.question_rewriter import QuestionRewriter
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.scope.recent_requests import RecentRequests
 from services.gateway.tasks import Tasks
+from services.gateway.tracing.ended_requests import EndedRequests
+from services.gateway.tracing.span_exporter import SpanExporter
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
 
@@ -40,6 +42,7 @@ class SessionContext:
     question_rewriter: QuestionRewriter
     recent: RecentRequests
     tasks: Tasks
+    ended_requests: EndedRequests
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -73,6 +76,7 @@ class SessionContext:
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
         suspects = PoisonRequests()
+        exporter = SpanExporter(config.otlp_endpoint, instance) if config.otlp_endpoint else None
         return cls(
             instance=instance,
             config=config,
@@ -88,4 +92,5 @@ class SessionContext:
             question_rewriter=QuestionRewriter.of(config),
             recent=RecentRequests(),
             tasks=tasks,
+            ended_requests=EndedRequests(exporter),
         )

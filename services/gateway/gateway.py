@@ -94,6 +94,7 @@ class Gateway:
     async def start(self) -> None:
         """Listen on the bus and at both edges. Raises Unavailable when an address cannot be had."""
         context = self.context
+        context.ended_requests.start()
         await context.bus.serve(inbox("gateway", context.instance), self.registry.receive)
         await self.grpc.start()
         await self.http.start()
@@ -125,3 +126,4 @@ class Gateway:
         await self.grpc.stop()
         await self.http.stop()
         await self.context.tasks.finish(FINISH_TIMEOUT_S)
+        await asyncio.to_thread(self.context.ended_requests.close)

@@ -12,15 +12,21 @@ from services.gateway.fleet.request_client import RequestClient
 from services.gateway.keys.allowance import Allowance
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
+from services.gateway.scope.call_identity import CallIdentity
+from services.gateway.scope.outcome import Outcome
+from services.gateway.scope.request_record import CHAT, TEXT, RequestRecord
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.scope.response_buffer import ResponseBuffer
 from services.gateway.scope.session_state import SessionState
+from shared.fairness.share import tenant_digest
+from shared.telemetry.trace_context import TraceContext
 
 
 @dataclass(frozen=True, slots=True)
 class RequestScope:
     """One request while it runs. `request` is what came in; what its model makes of it is handed on by the
-    stages. `rotation` spreads equal choices of instances over the requests of a gateway."""
+    stages. `rotation` spreads equal choices of instances over the requests of a gateway. `span` is the
+    request's own in the trace that its call is a part of."""
 
     context: SessionContext
     request_id: str
@@ -34,6 +40,8 @@ class RequestScope:
     request_client: RequestClient
     crash_record: CrashRecord
     meter: RequestMeter
+    identity: CallIdentity
+    span: TraceContext
 
     @classmethod
     def open(
@@ -44,8 +52,10 @@ class RequestScope:
         budget: Budget,
         allowance: Allowance,
         rotation: int,
+        identity: CallIdentity,
     ) -> Self:
         """A scope in which nothing has happened yet."""
+        span = identity.new_span()
         return cls(
             context=context,
             request_id=request_id,
@@ -56,7 +66,49 @@ class RequestScope:
             state=SessionState(request.sampling.max_tokens),
             response=ResponseBuffer(context.config.max_buffered_tokens),
             timeline=RequestTimeline(request.client_sent_unix_us, began_s=budget.arrived_s),
-            request_client=RequestClient(context.bus, context.instance, request_id, budget.total),
+            request_client=RequestClient(
+                context.bus,
+                context.instance,
+                request_id,
+                budget.total,
+                trace=span.header,
+                tenant=tenant_digest(request.tenant, context.config.fleet_key),
+            ),
             crash_record=context.poison_requests.open_record(request_id),
             meter=context.admission_queue.meter(request.share),
+            identity=identity,
+            span=span,
+        )
+
+    def record(self, request: Request, outcome: Outcome) -> RequestRecord:
+        """Return what there is to tell of the request once its timeline is closed; `request` is what its
+        model has made of it."""
+        state, timeline, parent = self.state, self.timeline, self.identity.parent
+        return RequestRecord(
+            request_id=self.request_id,
+            client_id=self.identity.client_id,
+            span=self.span,
+            parent_span_id="" if parent is None else parent.span_id,
+            tenant=request.tenant,
+            model=state.model,
+            endpoint=self.identity.endpoint,
+            operation=CHAT if request.chat else TEXT,
+            outcome=outcome.word,
+            finish=outcome.finish,
+            error="" if outcome.error is None else outcome.error.code,
+            error_text="" if outcome.error is None else str(outcome.error),
+            hop="" if outcome.error is None else outcome.error.hop,
+            began_unix_us=timeline.began_unix_us,
+            total_us=timeline.measured_total_us,
+            ttft_us=timeline.measured_ttft_us,
+            prompt_tokens=state.log.prompt_tokens,
+            output_tokens=len(state.log.ids),
+            cached_tokens=state.cached_tokens,
+            max_tokens=request.sampling.max_tokens,
+            temperature=request.sampling.temperature,
+            top_p=request.sampling.top_p,
+            seed=request.sampling.seed,
+            phases=tuple(timeline.measured_phases()),
+            asked=timeline.asked,
+            attempts=timeline.attempts,
         )

@@ -6,12 +6,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+import structlog
+
 from shared import messages
 from shared.actor.actor import Actor
 from shared.actor.supervisor import ActorRef
 from shared.bus import Bus, Delivery
 from shared.errors import Cancelled, InternalError, PenstockError
 from shared.messages import AuditReport, Held, Snapshot
+
+log = structlog.get_logger()
 
 B = TypeVar("B", bound="BusActor")
 
@@ -26,6 +30,15 @@ CONTROL_MESSAGES = (
     messages.Lost,
 )
 """The messages that must not wait behind data."""
+REQUEST_MESSAGES = (
+    messages.Tokenize,
+    messages.Retrieve,
+    messages.Open,
+    messages.Reserve,
+    messages.Prefill,
+    messages.DraftOpen,
+)
+"""The messages with which a service takes a request up: each has a line in the log, at debug level."""
 
 
 class Host(Protocol):
@@ -104,7 +117,9 @@ class BusActor(Actor):
             case messages.Drain():
                 host.begin_drain()
                 await self.bus.answer(delivery.envelope, messages.Accepted())
-            case _:
+            case message:
+                if isinstance(message, REQUEST_MESSAGES):
+                    _log_taken(delivery)
                 await self.on_message(delivery)
 
     async def abandon(self, item: object, error: PenstockError) -> None:
@@ -114,6 +129,20 @@ class BusActor(Actor):
     async def refuse(self, delivery: Delivery, error: PenstockError) -> None:
         """Answer with a Failure where somebody waits; else count the drop."""
         await self.bus.answer(delivery.envelope, error, hop=self.host.role)
+
+
+def _log_taken(delivery: Delivery) -> None:
+    """Say which request came here: the same id is in the lines of the other services and of the gateway."""
+    envelope = delivery.envelope
+    log.debug(
+        "request_taken",
+        request_id=envelope.request_id,
+        epoch=envelope.epoch,
+        message=type(delivery.message).__name__,
+        tenant=envelope.tenant,
+        trace=envelope.trace,
+        gateway=envelope.origin,
+    )
 
 
 def cancelled(reason: str) -> Cancelled:

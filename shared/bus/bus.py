@@ -260,13 +260,20 @@ class Bus:
     # ---- deadlines ------------------------------------------------------------------------------
 
     def envelope(
-        self, request_id: str = "", epoch: int = 0, deadline: Deadline | None = None, origin: str = ""
+        self,
+        request_id: str = "",
+        epoch: int = 0,
+        deadline: Deadline | None = None,
+        origin: str = "",
+        *,
+        trace: str = "",
+        tenant: str = "",
     ) -> Envelope:
         """An envelope with the deadline in the clock of `origin`, a gateway instance."""
         deadline_us = NO_DEADLINE_US
         if deadline is not None:
             deadline_us = max(1, deadline.to_steady_us(self.offsets.offset_us(origin)))
-        return Envelope(request_id, epoch, deadline_us, origin)
+        return Envelope(request_id, epoch, deadline_us, origin, trace, tenant=tenant)
 
     def deadline_of(self, envelope: Envelope) -> Deadline | None:
         """The envelope's deadline on this process's clock; None when it carries none."""

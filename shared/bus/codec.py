@@ -1,6 +1,6 @@
 """Messages ↔ bytes: msgpack arrays, versioned, every field checked against its annotation.
 
-    [type, version, request_id, epoch, deadline_us, origin, trace, [field, field, …]]
+    [type, version, request_id, epoch, deadline_us, origin, trace, tenant, [field, field, …]]
 
 Fields go by position, so a message is as small as its values. PROTOCOL_VERSION is a digest of all fields of
 all messages: a change of any is a new version. What is not exactly a message of this version raises a
@@ -203,6 +203,7 @@ def encode(message: Message, envelope: Envelope) -> bytes:
         envelope.deadline_us,
         envelope.origin,
         envelope.trace,
+        envelope.tenant,
         fields,
     ]
     packed: bytes = msgpack.packb(head, default=_as_list, use_bin_type=True)
@@ -224,22 +225,22 @@ def decode(data: bytes, reply: str = "") -> tuple[Envelope, Message]:
         raise UnknownMessage(f"unknown message type {head[0][:40]!r}; is a newer service on this bus?")
     if head[1] != PROTOCOL_VERSION:
         raise UnknownMessage(f"{head[0]} has version {head[1]!r}, this service speaks {PROTOCOL_VERSION}")
-    if len(head) != 8:
-        raise ProtocolError(f"{head[0]} has {len(head)} envelope fields instead of 8")
+    if len(head) != 9:
+        raise ProtocolError(f"{head[0]} has {len(head)} envelope fields instead of 9")
     envelope = _envelope(head, reply)
-    message = decoder(head[7])
+    message = decoder(head[8])
     if isinstance(message, _COLUMNAR):
         _check_columns(message)
     return envelope, message
 
 
 def _envelope(head: tuple[Any, ...], reply: str) -> Envelope:
-    request_id, epoch, deadline_us, origin, trace = head[2:7]
-    if not (type(request_id) is str and type(origin) is str and type(trace) is str):
-        raise ProtocolError("request_id, origin and trace of the envelope should be strings")
+    request_id, epoch, deadline_us, origin, trace, tenant = head[2:8]
+    if not (type(request_id) is str is type(origin) and type(trace) is str is type(tenant)):
+        raise ProtocolError("request_id, origin, trace and tenant of the envelope should be strings")
     if not (type(epoch) is int and type(deadline_us) is int and epoch >= 0 and 0 <= deadline_us <= MAX_U64):
         raise ProtocolError("epoch and deadline of the envelope should be non-negative integers")
-    return Envelope(request_id, epoch, deadline_us, origin, trace, reply)
+    return Envelope(request_id, epoch, deadline_us, origin, trace, reply, tenant)
 
 
 def _check_columns(

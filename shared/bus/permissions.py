@@ -82,7 +82,10 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     },
     "speculator": {"decode": (messages.DraftBlock, messages.DraftResync)},
     "detokenizer": {"gateway": (messages.Text, messages.Lost)},
-    OPERATOR: dict.fromkeys(ROLES, (messages.AuditRequest, messages.Drain)),
+    OPERATOR: {
+        **dict.fromkeys(ROLES, (messages.AuditRequest, messages.Drain)),
+        "gateway": (messages.AuditRequest, messages.AccountRequest, messages.Drain),
+    },
 }
 """Sender → receiver → messages. Beside these, every role sends heartbeats as itself, asks others for theirs,
 asks who has a prefix cache for a snapshot of it, gateways broadcast cancels, and prefill sends KV chunks to

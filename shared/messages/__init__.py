@@ -11,12 +11,20 @@
     response_cache  answers that are known already
     kv          the control messages of KV transfers
     drafts      draft sessions
+    accounts    an operator asks where the time of a request went
     fleet       heartbeats, prefix snapshots, audits, drain
 
 Positions are absolute: position p is the p-th token of prompt + output, counted from 0.
 Durations are integers in microseconds. Times are unix microseconds of the sender's clock.
 """
 
+from shared.messages.accounts import (
+    AccountRequest,
+    AttemptAccount,
+    NoAccount,
+    PhaseAccount,
+    RequestAccount,
+)
 from shared.messages.adapters import MAX_REPORTED_CHARS, NO_ADAPTER, AdapterId, AdapterReport
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
@@ -190,6 +198,9 @@ Message = (
     | Snapshot
     | AuditRequest
     | AuditReport
+    | AccountRequest
+    | RequestAccount
+    | NoAccount
     | Drain
 )
 
@@ -215,8 +226,10 @@ __all__ = [
     "NO_ADAPTER",
     "WARM_EPOCH",
     "Accepted",
+    "AccountRequest",
     "AdapterId",
     "AdapterReport",
+    "AttemptAccount",
     "AuditReport",
     "AuditRequest",
     "BeginKeyUses",
@@ -271,9 +284,12 @@ __all__ = [
     "Lost",
     "Mark",
     "Message",
+    "NoAccount",
     "Open",
+    "PhaseAccount",
     "Prefill",
     "PromptLogprobs",
+    "RequestAccount",
     "RerankTexts",
     "Reserve",
     "ResponseFound",

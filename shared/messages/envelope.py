@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shared.errors import PenstockError, error_from_code
 
-MEANING_VERSION = 4
+MEANING_VERSION = 5
 """The version of what this package means: to be raised when a field means something else than it did. A
 change of the fields themselves changes the version on the wire by itself (`shared.bus.codec`)."""
 
@@ -16,7 +16,8 @@ class Envelope:
     """The part that every message carries besides its body.
 
     `origin` is the gateway instance whose clock stamped `deadline_us` ("" with no deadline = 0).
-    `reply` is the subject an answer goes to ("" when none is expected).
+    `reply` is the subject an answer goes to ("" when none is expected). `trace` is the `traceparent` of the
+    request's span at its gateway, and `tenant` the digest of its tenant; both are for logs alone.
     """
 
     request_id: str = ""
@@ -25,6 +26,7 @@ class Envelope:
     origin: str = ""
     trace: str = ""
     reply: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

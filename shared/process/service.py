@@ -24,7 +24,6 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from importlib import metadata
 from typing import Generic, TypeVar
 
 import structlog
@@ -47,6 +46,7 @@ from shared.process.quiet_end import end_quietly
 from shared.process.service_help import check_arguments
 from shared.roles import FOLLOWED_ROLES
 from shared.telemetry import logging as telemetry_logging
+from shared.telemetry.build import VERSION
 from shared.telemetry.http import TelemetryServer
 
 log = structlog.get_logger()
@@ -179,7 +179,7 @@ class Service(Generic[C]):
         await self.bus.announce(
             self.role,
             {"instance": self.instance, "metrics": self.http.address},
-            metadata.version("penstock"),
+            VERSION,
         )
         await self.fleet.listen(self.bus)
         self._resources.push_async_callback(self.fleet.stop)

@@ -12,6 +12,8 @@ from ipaddress import ip_address
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from shared.telemetry import metrics
+from shared.telemetry.build import PYTHON_VERSION, VERSION
 from shared.telemetry.metrics import RoleMetrics
 
 log = structlog.get_logger()
@@ -46,6 +48,7 @@ class TelemetryServer:
         self, role: str, ready: Callable[[], bool], stalled: Callable[[], str] = never_stalled
     ) -> None:
         self._metrics = RoleMetrics(role)
+        metrics.BUILD_INFO.labels(version=VERSION, python=PYTHON_VERSION).set(1)
         self._pages: dict[bytes, Callable[[], str]] = {}
         self._ready = ready
         self._stalled = stalled

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+# One more series of each counter and histogram, which nobody looks at.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types for it
 
 _FINE = (0.0005, 0.001, 0.002, 0.004, 0.008)
 TTFT_BUCKETS = (
@@ -31,13 +34,15 @@ PROMPT_EDGES_TOKENS = (16, 128, 512, 2048, 8192, 32768)
 
 
 def prompt_bucket(prompt_tokens: int) -> str:
-    """The value of the label `prompt_tokens`: the smallest edge that is not below the length."""
+    """Return the value of the label `prompt_tokens`: the smallest edge that is not below the length, as a
+    number of as many digits as all of them have, so that they sort as text too; `inf` beyond the last."""
     for edge in PROMPT_EDGES_TOKENS:
         if prompt_tokens <= edge:
-            return f"le_{edge}"
-    return f"gt_{PROMPT_EDGES_TOKENS[-1]}"
+            return f"{edge:05}"
+    return "inf"
 
 
+BUILD_INFO = Gauge("penstock_build_info", "1, with what this process is made of.", ["version", "python"])
 TIME_TO_FIRST_TOKEN = Histogram(
     "penstock_time_to_first_token_seconds",
     "Request to first token.",
@@ -62,7 +67,21 @@ BREAKER_STATE = Gauge(
     "Breakers of this gateway: 0 closed after failures, 1 half-open, 2 open.",
     ["instance"],
 )
-REQUESTS = Counter("penstock_requests_total", "Requests by outcome.", ["outcome"])
+REQUESTS = Counter(
+    "penstock_requests_total",
+    "Requests by outcome; model, endpoint and tenant are empty where they are not known.",
+    ["outcome", "model", "endpoint", "tenant"],
+)
+TENANT_TOKENS = Counter(
+    "penstock_tenant_tokens_total",
+    "Tokens of requests that were answered, by tenant: prompt, cached (of the prompt), generated.",
+    ["tenant", "model", "kind"],
+)
+TRACED_REQUESTS = Counter(
+    "penstock_traced_requests_total",
+    "Requests with spans, by what became of these: sent; or dropped, as queue_full, refused, unreachable.",
+    ["result"],
+)
 ROUTING_DECISIONS = Counter(
     "penstock_routing_decisions_total",
     "Placements that workers took, by who computes the prompt: disaggregated (prefill) or local (decode).",
@@ -228,6 +247,7 @@ MetricFamily = Counter | Gauge | Histogram
 
 COMMON: tuple[MetricFamily, ...] = (
     ACTOR_RESTARTS,
+    BUILD_INFO,
     CLOCK_SKEW,
     DROPPED_MESSAGES,
     PROTOCOL_ERRORS,
@@ -267,8 +287,10 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         REQUESTS_WAITING,
         RESPONSE_CACHE_ASKS,
         SHED,
+        TENANT_TOKENS,
         TIME_TO_FIRST_TOKEN,
         TLS_STALE,
+        TRACED_REQUESTS,
         WARM_HINTS,
     ),
     "tokenizer": (QUEUE_DEPTH,),

@@ -93,11 +93,11 @@ async def test_a_request_whose_model_is_not_known_yet_waits_without_one(nats_url
 
 async def test_latencies_are_those_of_the_model(nats_url: str) -> None:
     names = [f"penstock_{name}_seconds_count" for name in ("time_to_first_token", "e2e_request_latency")]
-    before = [value(name, model=MODEL, prompt_tokens="le_16") for name in names]
+    before = [value(name, model=MODEL, prompt_tokens="00016") for name in names]
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "a", finish="stop")
         await call
         wanted = [count + 1 for count in before]
-        await until(lambda: [value(name, model=MODEL, prompt_tokens="le_16") for name in names] == wanted)
+        await until(lambda: [value(name, model=MODEL, prompt_tokens="00016") for name in names] == wanted)

@@ -20,10 +20,10 @@ from shared.messages import (
     unpack_ids,
 )
 from shared.sampling.parameters import TokenLogprob
-from shared.telemetry import metrics
 from tests.integration.gateway_peers import GATEWAY, ask, default_answer, fleet, gateway
 from tests.integration.gateway_peers import Answer as PeerAnswer
 from tests.support.client import generate
+from tests.support.metric import total
 from tests.support.wait import until
 
 
@@ -241,7 +241,7 @@ async def test_a_full_tokenizer_is_asked_again(nats_url: str) -> None:
 
 async def test_every_request_is_counted_once_by_its_outcome(nats_url: str) -> None:
     def counted(outcome: str) -> float:
-        return float(metrics.REQUESTS.labels(outcome=outcome)._value.get())
+        return total("penstock_requests_total", outcome=outcome)
 
     before = {outcome: counted(outcome) for outcome in ("finished", "cancelled", "failed")}
     async with fleet(nats_url) as peers, gateway(nats_url) as running:

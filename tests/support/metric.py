@@ -10,8 +10,11 @@ def value(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-def total(name: str) -> float:
-    """The sum of a sample over all its labels."""
+def total(name: str, **labels: str) -> float:
+    """The sum of a sample over all its labels but these."""
     return sum(
-        sample.value for metric in REGISTRY.collect() for sample in metric.samples if sample.name == name
+        sample.value
+        for metric in REGISTRY.collect()
+        for sample in metric.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
     )

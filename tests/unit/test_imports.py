@@ -159,6 +159,7 @@ GATEWAY_ORDER = (
     "keys",
     "fleet",
     "scope",
+    "tracing",
     "admission",
     "context",
     "request_scope",

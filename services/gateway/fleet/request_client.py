@@ -17,13 +17,25 @@ class InstanceGone(Unavailable):
 
 
 class RequestClient:
-    """Every question of one request. `total` is its deadline, which travels in the envelopes."""
+    """Every question of one request. `total` is its deadline, which travels in the envelopes, as do `trace`
+    and `tenant`, the digest."""
 
-    def __init__(self, bus: Bus, gateway: str, request_id: str, total: Deadline) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        gateway: str,
+        request_id: str,
+        total: Deadline,
+        *,
+        trace: str = "",
+        tenant: str = "",
+    ) -> None:
         self._bus = bus
         self._gateway = gateway
         self._request_id = request_id
         self._total = total
+        self._trace = trace
+        self._tenant = tenant
         self._open: dict[tuple[str, str], asyncio.Timeout] = {}
 
     async def ask_instance(
@@ -42,7 +54,14 @@ class RequestClient:
 
         `work_ends` is when what is asked for is of no more use to anybody; None: with the request.
         """
-        envelope = self._bus.envelope(self._request_id, epoch, work_ends or self._total, self._gateway)
+        envelope = self._bus.envelope(
+            self._request_id,
+            epoch,
+            work_ends or self._total,
+            self._gateway,
+            trace=self._trace,
+            tenant=self._tenant,
+        )
         scope = asyncio.timeout(None)
         try:
             async with scope:

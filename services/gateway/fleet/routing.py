@@ -71,6 +71,12 @@ class RoutingDecision:
                 return self.speculator
         return ""
 
+    @property
+    def instances(self) -> tuple[tuple[str, str], ...]:
+        """Return who has a part in the route, as (role, instance)."""
+        roles = ("prefill", "decode", "speculator", "detokenizer")
+        return tuple((role, instance) for role in roles if (instance := self.instance_of(role)))
+
     def uses(self, role: str, instance: str) -> bool:
         return self.instance_of(role) == instance
 

@@ -48,10 +48,11 @@ class InferenceEdge(TextEdge):
             )
         except PenstockError as error:
             self._ingress.count_refused(key, error)
-            await refuse_request(arrived, error, call)
+            await refuse_request(arrived, error, call, key)
             failed = error
         else:
             call.add_done_callback(lambda _: sessions.end_call())  # type: ignore[arg-type]  # the stub is no callable
+            await call.send_initial_metadata(sessions.id_headers)
             turn = asyncio.Lock() if len(choices) > 1 else None
             failed = await sessions.relay_all(
                 [_CallWriter(call, turn, index) for index in range(len(choices))]
@@ -103,8 +104,10 @@ class _CallWriter:
             await self._call.write(event)
 
 
-async def refuse_request(timeline: RequestTimeline, error: PenstockError, call: Call) -> None:
+async def refuse_request(
+    timeline: RequestTimeline, error: PenstockError, call: Call, key: ApiKey | None = None
+) -> None:
     """A request that never became a session ends in one terminal event too."""
-    outcome = record_refusal(error)
+    outcome = record_refusal(error, key)
     timeline.mark_phase("admit")
     await call.write(pb.GenerateEvent(end=outcome.terminal_event(pb.Usage(), timeline.to_event())))

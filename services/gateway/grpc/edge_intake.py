@@ -20,15 +20,20 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.grpc.edge import refuse_request
 from services.gateway.grpc.edge_status import abort_call
-from services.gateway.grpc.edge_text import AnyCall, call_authorization
+from services.gateway.grpc.edge_text import AnyCall, call_authorization, call_metadata
 from services.gateway.scope.arrival import arrived_s, note_arrival
+from services.gateway.scope.call_identity import REQUEST_ID, CallIdentity, note_identity
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.session.ingress import Ingress, record_refusal
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, PenstockError
 from shared.telemetry import metrics
+from shared.telemetry.trace_context import TRACEPARENT
 
 INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
 GENERATE = f"/{INFERENCE}/Generate"
+
+GRPC_ENDPOINT = "grpc"
+"""The name of Generate in metrics, beside those of the HTTP edge's pages."""
 
 MAX_CALLS_BEFORE_ADMISSION = 256
 """The most calls beside those that may be live as requests and as other calls: their message is on its way,
@@ -82,6 +87,8 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     ) -> Callable[[Any, AnyCall], Any]:
         async def answer(_messages: Any, call: AnyCall) -> Any:
             note_arrival()
+            shown_id = _note_identity(method, call).shown_id(self._ingress.instance)
+            call.set_trailing_metadata(((REQUEST_ID, shown_id),))
             try:
                 with self._taken_in(method):
                     self._check(method, call)
@@ -135,6 +142,12 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         else:
             record_refusal(error)
         await abort_call(call, error)
+
+
+def _note_identity(method: str, call: AnyCall) -> CallIdentity:
+    """Note how the client names the call, for whatever is made of it."""
+    endpoint = GRPC_ENDPOINT if method == GENERATE else ""
+    return note_identity(endpoint, call_metadata(call, REQUEST_ID), call_metadata(call, TRACEPARENT))
 
 
 async def _sent(call: AnyCall) -> bytes:

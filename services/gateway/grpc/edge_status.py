@@ -27,7 +27,8 @@ async def abort_call(
     outcome = Outcome.of(error)
     message = str(error)[:MAX_STATUS_CHARS]
     code = grpc.StatusCode[outcome.status]
-    await call.abort(code, message, retry_details(code.value[0], message, outcome.retry_after_ms))
+    told = (*(call.trailing_metadata() or ()), *retry_details(code.value[0], message, outcome.retry_after_ms))
+    await call.abort(code, message, told)
 
 
 def retry_details(code: int, message: str, retry_after_ms: int) -> tuple[tuple[str, bytes], ...]:

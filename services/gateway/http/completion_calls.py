@@ -21,9 +21,6 @@ from services.gateway.session.response_relay import ResponseWriter
 from shared.errors import PenstockError
 from shared.files.api_key_file import ApiKey
 
-REQUEST_ID = "x-request-id"
-"""The header with the id that cancels the request."""
-
 
 class AskedCall(Protocol):
     """One call in any of OpenAI's shapes: a session for each of `choices`."""
@@ -71,7 +68,7 @@ class CompletionCalls:
             sessions = await CallSessions.open(self._ingress, key, asked.choices, cache_salt=salt)
         except PenstockError as error:
             self._ingress.count_refused(key, error)
-            record_refusal(error)
+            record_refusal(error, key)
             return call.error(error, names=names)
         try:
             return await self._relay(call, asked, begin, sessions)
@@ -81,7 +78,7 @@ class CompletionCalls:
     async def _relay(
         self, call: HttpCall, asked: A, begin: BeginAnswer[A], sessions: CallSessions
     ) -> web.StreamResponse:
-        headers = {REQUEST_ID: sessions.request_id}
+        headers = dict(sessions.id_headers)
         events = EventStream(call, headers)
         answer = begin(sessions.request_id, asked, events, self._fetch_bytes)
         failed = await sessions.relay_all(answer.writers)

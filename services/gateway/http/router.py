@@ -28,8 +28,10 @@ from services.gateway.http.route import Route
 from services.gateway.http.text_pages import TextPages
 from services.gateway.http.vector_store_pages import VectorStorePages
 from services.gateway.scope.arrival import note_arrival
+from services.gateway.scope.call_identity import REQUEST_ID, CallIdentity, note_identity
 from shared.errors import InternalError, Overloaded, PenstockError
 from shared.telemetry import metrics
+from shared.telemetry.trace_context import TRACEPARENT
 
 log = structlog.get_logger()
 
@@ -38,6 +40,12 @@ PLACE_RETRY_MS = 1000
 HEALTH_PATHS = frozenset({"/health", "/healthz", "/ready", "/metrics"})
 """The pages that are shown when all connections of clients are taken."""
 
+ENDPOINTS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/responses": "responses",
+}
+"""Path → its name in metrics, of the pages that take requests."""
 
 class HttpRouter:
     def __init__(
@@ -49,9 +57,11 @@ class HttpRouter:
         pages: Pages,
         console: ConsolePages,
         config: GatewayConfig,
+        instance: str,
     ) -> None:
         self._site = SiteFiles()
         self._completions = completions
+        self._instance = instance
         self._callers = Callers(config)
         self._max_connections = config.http_max_connections
         self._max_body_bytes = config.max_request_bytes
@@ -96,7 +106,8 @@ class HttpRouter:
         `for_health`: the connection is beyond those that clients may have, and shows pages of health alone.
         """
         note_arrival()
-        call = HttpCall(request, self._max_body_bytes, self._cors_headers(request))
+        headers = {REQUEST_ID: _identified(request).shown_id(self._instance), **self._cors_headers(request)}
+        call = HttpCall(request, self._max_body_bytes, headers)
         try:
             self._callers.check(request)
             self._check_place(request.path, for_health=for_health)
@@ -156,7 +167,7 @@ class HttpRouter:
         origin = request.headers.get("Origin", "")
         if not self._callers.may_read(origin):
             return {}
-        exposed = "x-request-id, retry-after, retry-after-ms"
+        exposed = "x-request-id, x-penstock-request-id, retry-after, retry-after-ms"
         return {
             "Access-Control-Allow-Origin": origin,
             "Access-Control-Expose-Headers": exposed,
@@ -171,3 +182,10 @@ class HttpRouter:
             "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", "*"),
             "Access-Control-Max-Age": str(PREFLIGHT_MAX_AGE_S),
         }
+
+
+def _identified(request: web.BaseRequest) -> CallIdentity:
+    """Note how the client names the call, for whatever is made of it."""
+    headers = request.headers
+    endpoint = ENDPOINTS.get(request.path, "")
+    return note_identity(endpoint, headers.getall(REQUEST_ID, []), headers.getall(TRACEPARENT, []))

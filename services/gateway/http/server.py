@@ -86,7 +86,16 @@ class HttpServer:
         text_pages = TextPages(ingress, text_asks, config)
         rerank_pages = RerankPages(ingress, passage_asks, config)
         vector_stores = VectorStorePages(ingress, passage_asks, config)
-        router = HttpRouter(completions, text_pages, rerank_pages, vector_stores, pages, console, config)
+        router = HttpRouter(
+            completions,
+            text_pages,
+            rerank_pages,
+            vector_stores,
+            pages,
+            console,
+            config,
+            ingress.instance,
+        )
         return cls(router.answer, config)
 
     async def start(self) -> None:

@@ -83,6 +83,7 @@ class Preprocessor:
         self._breakers = scope.context.breakers
         self._request_id = scope.request_id
         self._state = scope.state
+        self._timeline = scope.timeline
         self._request_client = scope.request_client
         self._budget = scope.budget
         self._asker = RoleAsker(self._breakers, self._request_id, MAX_ASKS, scope.rotation)
@@ -247,6 +248,7 @@ class Preprocessor:
         trial = self._breakers.begin_trial(view, self._request_id)
         enough = Deadline.after(self._config.ask_timeout_s)
         holder = self._state.begin_ask(role, instance)
+        self._timeline.note_asked(role, instance)
         try:
             answer = await self._request_client.ask_instance(
                 role,

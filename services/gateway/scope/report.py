@@ -8,11 +8,12 @@ from functools import cache
 import structlog
 
 from services.gateway.scope.outcome import Outcome
-from services.gateway.scope.request_timeline import RequestTimeline
+from services.gateway.scope.request_record import RequestRecord
 from services.gateway.scope.session_state import SessionState
 from shared.errors import Overloaded
 from shared.roles import ROLES, hop_of_phase
 from shared.telemetry import metrics
+from shared.telemetry.bounded_label import BoundedLabel
 
 log = structlog.get_logger()
 
@@ -24,9 +25,18 @@ UNKNOWN_HOP = "unknown"
 """The hop where the one that was full did not say who it is."""
 
 
-def count_outcome(outcome: Outcome) -> None:
-    """Once per request, whether it became a session or not."""
-    metrics.REQUESTS.labels(outcome=outcome.word).inc()
+MODELS = BoundedLabel()
+TENANTS = BoundedLabel()
+
+
+def count_outcome(outcome: Outcome, *, model: str = "", endpoint: str = "", tenant: str = "") -> None:
+    """Once per request, whether it became a session or not; "" is what is not known of it."""
+    metrics.REQUESTS.labels(
+        outcome=outcome.word,
+        model=MODELS.label(model),
+        endpoint=endpoint,
+        tenant=TENANTS.label(tenant),
+    ).inc()
     if isinstance(outcome.error, Overloaded):
         hop = outcome.error.hop if outcome.error.hop in ROLES else UNKNOWN_HOP
         metrics.SHED.labels(hop=hop, reason=outcome.error.reason).inc()
@@ -51,33 +61,54 @@ def _count_generated(model: str) -> Callable[[int], None]:
     return metrics.GENERATION_TOKENS.labels(model=model).inc
 
 
-def report_end(request_id: str, outcome: Outcome, state: SessionState, timeline: RequestTimeline) -> None:
+def report_end(record: RequestRecord, outcome: Outcome) -> None:
     """Once per request, after its call has ended, so that no client waits for it.
 
     What a client says of the time before is in its own timeline alone: what all are measured by is measured
     here.
     """
-    count_outcome(outcome)
+    count_outcome(outcome, model=record.model, endpoint=record.endpoint, tenant=record.tenant)
     if outcome.finish:
         reason = FINISH_REASONS.get(outcome.finish, outcome.finish)
-        metrics.FINISHED_REQUESTS.labels(model=state.model, finish_reason=reason).inc()
-    bucket = metrics.prompt_bucket(state.log.prompt_tokens)
-    ttft_us, total_us = timeline.measured_ttft_us, timeline.measured_total_us
-    if ttft_us is not None:
-        metrics.TIME_TO_FIRST_TOKEN.labels(model=state.model, prompt_tokens=bucket).observe(ttft_us / 1e6)
-    metrics.E2E_REQUEST_LATENCY.labels(model=state.model, prompt_tokens=bucket).observe(total_us / 1e6)
-    for phase in timeline.measured_phases():
+        metrics.FINISHED_REQUESTS.labels(model=record.model, finish_reason=reason).inc()
+    _count_usage(record)
+    bucket = metrics.prompt_bucket(record.prompt_tokens)
+    if record.ttft_us is not None:
+        metrics.TIME_TO_FIRST_TOKEN.labels(model=record.model, prompt_tokens=bucket).observe(
+            record.ttft_us / 1e6
+        )
+    metrics.E2E_REQUEST_LATENCY.labels(model=record.model, prompt_tokens=bucket).observe(
+        record.total_us / 1e6
+    )
+    for phase in record.phases:
         metrics.HOP_SECONDS.labels(hop=hop_of_phase(phase.name), phase=phase.name).observe(
             phase.duration_us / 1e6
         )
     log.info(
         "request_ended",
-        request_id=request_id,
-        model=state.model,
+        request_id=record.request_id,
+        **({"client_id": record.client_id} if record.client_id else {}),
+        trace_id=record.span.trace_id,
+        tenant=record.tenant,
+        model=record.model,
         outcome=outcome.word,
-        error="" if outcome.error is None else str(outcome.error),
-        tokens=len(state.log.ids),
-        replacements=state.replacements,
-        ttft_us=ttft_us,
-        total_us=total_us,
+        error=record.error_text,
+        workers=" ".join(record.workers),
+        tokens=record.output_tokens,
+        replacements=max(0, len(record.attempts) - 1),
+        ttft_us=record.ttft_us,
+        total_us=record.total_us,
     )
+
+
+def _count_usage(record: RequestRecord) -> None:
+    """Count the tokens of a tenant's request: of its prompt once that has been answered, and those drawn."""
+    if not record.output_tokens:
+        return
+    labels = {"tenant": TENANTS.label(record.tenant), "model": record.model}
+    for kind, tokens in (
+        ("prompt", record.prompt_tokens),
+        ("cached", record.cached_tokens),
+        ("generated", record.output_tokens),
+    ):
+        metrics.TENANT_TOKENS.labels(kind=kind, **labels).inc(tokens)

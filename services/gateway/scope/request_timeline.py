@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.scope.request_record import AskedInstance, Attempt
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import Mark
 from shared.telemetry import metrics
@@ -14,6 +16,10 @@ MAX_CLIENT_US = 60_000_000
 """A client's send time further back than this, or in the future, is a wrong clock: left out."""
 MAX_MARK = 1 << 31
 """The greatest mark of a worker that is believed, in microseconds or as a count. Another is left out."""
+MAX_ASKED = 16
+"""The most instances, asked before a request has a route, whose names its record keeps."""
+MAX_ATTEMPTS = 16
+"""The most routes of a request that its record keeps: the first ones."""
 COUNT_PREFIX = "count:"
 FIRST_TOKEN_PARTS = (
     "prefill.queue",
@@ -34,16 +40,32 @@ class RequestTimeline:
     ) -> None:
         """`began_s` is when the call came, on the monotonic clock; None: now."""
         self._timeline = Timeline(clock, began_s)
-        self._client_us = _client_us(client_sent_unix_us, clock.unix_us() - self._timeline.elapsed_us())
+        self.began_unix_us = clock.unix_us() - self._timeline.elapsed_us()
+        """When the call came, by the time of day."""
+        self._client_us = _client_us(client_sent_unix_us, self.began_unix_us)
         self._marks: Counter[str] = Counter()
         self._seen: set[str] = set()
         self._streaming = False
         self._closed = False
+        self._asked: list[AskedInstance] = []
+        self._attempts: list[Attempt] = []
+        self._open_attempt: Attempt | None = None
         self.counts: Counter[str] = Counter()
 
     def mark_phase(self, phase: str) -> None:
         """Everything since the last mark was `phase`."""
         self._timeline.mark(phase)
+
+    def note_asked(self, role: str, instance: str) -> None:
+        """An instance is asked now, before there is a route."""
+        if len(self._asked) < MAX_ASKED:
+            self._asked.append(AskedInstance(role, instance, self._timeline.elapsed_us()))
+
+    def begin_attempt(self, epoch: int, workers: tuple[tuple[str, str], ...]) -> None:
+        """Everything since the last mark was the way to the workers, (role, instance), of a new route."""
+        self.mark_phase("route")
+        start_us = self._timeline.marked_us
+        self._open_attempt = Attempt(epoch, workers, start_us, start_us)
 
     def add_row(self, marks: tuple[Mark, ...]) -> None:
         """Note the marks of a row of text; the first row of a route closes the way to its token."""
@@ -67,13 +89,14 @@ class RequestTimeline:
             self._timeline.mark("deliver")
             self._timeline.first_token()
 
-    def mark_lost(self) -> None:
-        """The route failed: what it did so far ends here, another one begins."""
+    def mark_lost(self, why: str) -> None:
+        """The route failed, by the code of an error: what it did so far ends here, another one begins."""
         if self._streaming:
             self._timeline.split("decode", self._parts(DECODE_PARTS))
         else:
             self._timeline.mark("lost")
         self._reset()
+        self._end_attempt(why)
 
     def mark_last_row(self) -> None:
         """The row that ended the request has come, unless the first token still waits for its client."""
@@ -87,6 +110,7 @@ class RequestTimeline:
             self._closed = True
             self.mark_last_row()
             self._timeline.mark("finish")
+            self._end_attempt("")
 
     @property
     def measured_ttft_us(self) -> int | None:
@@ -97,6 +121,16 @@ class RequestTimeline:
     def measured_total_us(self) -> int:
         """The time from the request's arrival on, by this gateway's clock alone."""
         return self._timeline.marked_us
+
+    @property
+    def asked(self) -> tuple[AskedInstance, ...]:
+        """Return the instances that were asked before there was a route, in order."""
+        return tuple(self._asked)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Return the routes that have ended, in order."""
+        return tuple(self._attempts)
 
     def measured_phases(self) -> list[Phase]:
         """Return the phases from the request's arrival on, without what a client says of its way."""
@@ -129,6 +163,12 @@ class RequestTimeline:
 
     def _parts(self, names: tuple[str, ...]) -> list[tuple[str, int]]:
         return [(name, self._marks[name]) for name in names if name in self._seen]
+
+    def _end_attempt(self, why: str) -> None:
+        if self._open_attempt is not None and len(self._attempts) < MAX_ATTEMPTS:
+            ended = replace(self._open_attempt, end_us=self._timeline.marked_us, why=why)
+            self._attempts.append(ended)
+        self._open_attempt = None
 
     def _reset(self) -> None:
         self._marks.clear()

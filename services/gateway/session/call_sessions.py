@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from services.gateway.request.choices import Choices
+from services.gateway.scope.call_identity import OWN_REQUEST_ID, REQUEST_ID
 from services.gateway.scope.outcome import Outcome
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.response_relay import ResponseWriter, relay_response
@@ -43,6 +44,11 @@ class CallSessions:
     def request_id(self) -> str:
         """The id of the first choice's request."""
         return self._opened[0].request_id
+
+    @property
+    def id_headers(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers, or metadata, that name the call: as its client does, and as we do."""
+        return (REQUEST_ID, self._opened[0].client_id or self.request_id), (OWN_REQUEST_ID, self.request_id)
 
     async def relay_all(self, writers: Sequence[ResponseWriter]) -> PenstockError | None:
         """Relay until all have finished; where one has not, cancel the others and return why."""

@@ -18,6 +18,7 @@ from services.gateway.request.choices import Choices
 from services.gateway.request.request import Request, validate_request
 from services.gateway.scope.arrival import arrived_s
 from services.gateway.scope.budget import Budget
+from services.gateway.scope.call_identity import call_identity
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import count_outcome
 from services.gateway.session.session import Session
@@ -35,6 +36,11 @@ class Ingress:
         self._registry = registry
         self._key_gate = key_gate
         self._config = config
+
+    @property
+    def instance(self) -> str:
+        """The gateway's own id."""
+        return self._registry.instance
 
     def identify(self, authorization: Sequence[str | bytes]) -> ApiKey:
         """Return the key in these values of an `authorization` header; raises Unauthenticated."""
@@ -127,10 +133,18 @@ def _draw_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
-def record_refusal(error: PenstockError) -> Outcome:
-    """Count a request that never became a session; it ends in one outcome too."""
+def record_refusal(error: PenstockError, key: ApiKey | None = None) -> Outcome:
+    """Count a request that never became a session; it ends in one outcome too. `key` is whose it is, None
+    where that is not known."""
     error.hop = error.hop or "gateway"
     outcome = Outcome.of(error)
-    count_outcome(outcome)
-    log.info("request_refused", outcome=outcome.word, error=str(error))
+    identity, tenant = call_identity(), "" if key is None else key.tenant
+    count_outcome(outcome, endpoint=identity.endpoint, tenant=tenant)
+    log.info(
+        "request_refused",
+        call=identity.client_id or identity.token,
+        tenant=tenant,
+        outcome=outcome.word,
+        error=str(error),
+    )
     return outcome

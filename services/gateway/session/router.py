@@ -46,10 +46,11 @@ class Refused(Exception):
 
 
 class Router:
-    """Places one request, as often as needed. `cancel_epoch(reason)` tells the holders of a failed epoch."""
+    """Places one request, as often as needed. `cancel_epoch(why)` tells the holders of an epoch that it
+    ended by `why`."""
 
     def __init__(
-        self, scope: RequestScope, prepared: PreparedPrompt, cancel_epoch: Callable[[str], None]
+        self, scope: RequestScope, prepared: PreparedPrompt, cancel_epoch: Callable[[PenstockError], None]
     ) -> None:
         context = scope.context
         self._request = prepared.request
@@ -118,7 +119,7 @@ class Router:
             await self._ask_all(route, ids, hashes, deadline, asked)
         except Refused as refused:
             self.trials.end()
-            self._cancel_epoch("replaced")
+            self._cancel_epoch(refused.error)
             if is_final(refused.error):
                 raise refused.error from refused
             self._avoid(refused)

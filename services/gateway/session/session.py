@@ -26,6 +26,7 @@ from services.gateway.prompt.warmer import Warmer
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.budget import Budget
+from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import report_end
 from services.gateway.scope.session_state import is_final
@@ -66,8 +67,11 @@ class Session:
         budget: Budget,
         allowance: Allowance,
         rotation: int,
+        identity: CallIdentity,
     ) -> None:
-        self._scope = scope = RequestScope.open(context, request_id, request, budget, allowance, rotation)
+        self._scope = scope = RequestScope.open(
+            context, request_id, request, budget, allowance, rotation, identity
+        )
         self.request_id = request_id
         self.request = request
         self.state = scope.state
@@ -220,16 +224,18 @@ class Session:
     # ---- routed: watched, and routed anew -----------------------------------------------------------
 
     def _asked(self) -> None:
-        self.timeline.mark_phase("route")
-        if self.state.route is not None:
-            self.warmer.routed(self.state.route)
+        route = self.state.route
+        if route is None:
+            return
+        self.timeline.begin_attempt(self.state.epoch, route.instances)
+        self.warmer.routed(route)
 
     def _begin_replacement(self, trouble: PenstockError) -> bool:
         """Cancel the failed route; True when nothing is left to generate. Progress earns another try."""
         late = isinstance(trouble, DeadlineExpired) and self._deadline.remaining_s() < LATE_S
         if is_final(trouble) or late:
             raise trouble
-        self._cancel_epoch("replaced")
+        self._cancel_epoch(trouble)
         if self.state.complete:
             return True
         if self.state.fruitless >= self._context.config.max_replacements:
@@ -270,18 +276,20 @@ class Session:
         last = max(self.state.epoch, self.state.asks)  # nothing follows, at whoever still holds something
         await self._context.canceller.cancel_holders(self.request_id, last, holders, reason)
 
-    def _cancel_epoch(self, reason: str) -> None:
+    def _cancel_epoch(self, why: PenstockError) -> None:
         """Tell the holders of an epoch that failed, without waiting for them."""
-        self.timeline.mark_lost()
+        self.timeline.mark_lost(why.code)
         holders = self.state.take_holders()
-        work = self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, reason)
+        work = self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, "replaced")
         self._context.tasks.start(f"cancel-{self.request_id}", work)
 
     def _report(self) -> None:
         """Report the request once it and its call are over; either may be first."""
         if self._call_ended and self._outcome is not None:
             self.timeline.close_timeline()
-            report_end(self.request_id, self._outcome, self.state, self.timeline)
+            record = self._scope.record(self.request, self._outcome)
+            report_end(record, self._outcome)
+            self._context.ended_requests.add(record)
             self._context.recent.record_end(
                 self.request_id, self.request.tenant, self._outcome, self.state, self.timeline
             )
@@ -298,6 +306,11 @@ class Session:
             accepted_ngram_draft_tokens=counts["ngram_accepted"],
             replacements=self.state.replacements,
         )
+
+    @property
+    def client_id(self) -> str:
+        """The id that the client gave its call, "" for none."""
+        return self._scope.identity.client_id
 
     def terminal_event(self, outcome: Outcome) -> pb.Terminal:
         """The terminal event, with the timeline closed now: call it when it is about to be written."""

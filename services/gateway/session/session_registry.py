@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
+from services.gateway.scope.call_identity import CallIdentity, call_identity
 from services.gateway.scope.live_counts import LiveCounts
 from services.gateway.scope.session_state import RequestPhase
 from services.gateway.scope.text_row import rows_by_request
@@ -78,6 +78,11 @@ class SessionRegistry:
     def prompt_limits(self) -> PromptLimits:
         return self._context.prompt_limits
 
+    @property
+    def instance(self) -> str:
+        """The gateway's own id."""
+        return self._context.instance
+
     def check_size(self, request: Request) -> None:
         """Raise InvalidRequest for a prompt that is too large to be read, by the tokens that it surely has
         where these are more than the model takes."""
@@ -100,13 +105,23 @@ class SessionRegistry:
         """
         for request, budget, _ in admitted:
             self._gate.check_request(request, budget)
-        return [self._open_session(*each) for each in admitted]
+        identity = call_identity()
+        return [
+            self._open_session(*each, identity, identity.request_id(self.instance, choice))
+            for choice, each in enumerate(admitted)
+        ]
 
-    def _open_session(self, request: Request, budget: Budget, allowance: Allowance) -> Session:
+    def _open_session(
+        self,
+        request: Request,
+        budget: Budget,
+        allowance: Allowance,
+        identity: CallIdentity,
+        request_id: str,
+    ) -> Session:
         self._context.pressure.record_budget(request.tenant, budget.first_token_s)
-        request_id = f"{self._context.instance}.{secrets.token_hex(6)}"
         session = Session(
-            self._context, self._gate, request_id, request, budget, allowance, next(self._turns)
+            self._context, self._gate, request_id, request, budget, allowance, next(self._turns), identity
         )
         self._live[request_id] = session
         self._shares.begin(request.tenant)
@@ -142,12 +157,14 @@ class SessionRegistry:
         await self._idle.wait()
 
     def cancel_session(self, request_id: str, tenant: str) -> bool:
-        """End one for a client of `tenant`; whether there is such a request."""
+        """End one for a client of `tenant`, or all that the client calls so; whether there is such a
+        request."""
         session = self._live.get(request_id)
-        if session is None or session.request.tenant != tenant:
-            return False
-        session.cancel_request("cancelled by its id")
-        return True
+        named = [session] if session else [s for s in self._live.values() if s.client_id == request_id]
+        own = [session for session in named if session.request.tenant == tenant]
+        for session in own:
+            session.cancel_request("cancelled by its id")
+        return bool(own)
 
     async def cancel_sessions(self, timeout_s: float) -> None:
         """End what is still live; bounded."""
@@ -183,6 +200,8 @@ class SessionRegistry:
                 self._key_gate.receive(delivery, message)
             case AuditRequest():
                 self._answer(envelope, self.audit())
+            case messages.AccountRequest(name):
+                self._answer(envelope, self.account(name))
             case SnapshotRequest():
                 self._answer(envelope, Snapshot(0, b""))
             case Drain():
@@ -241,6 +260,15 @@ class SessionRegistry:
             for session in self._live.values()
         )
         return AuditReport("gateway", self._context.instance, self._incarnation, held)
+
+    def account(self, name: str) -> messages.RequestAccount | messages.NoAccount:
+        """Return where the time of a request went, by our id of it or by its client's."""
+        ended = self._context.ended_requests
+        record = ended.find(name)
+        if record is not None:
+            return ended.account(record)
+        live = [s for s in self._live.values() if name in (s.request_id, s.client_id)]
+        return messages.NoAccount(live[0].state.phase.value if live else "", ended.kept)
 
     def status(self) -> Heartbeat:
         queued = sum(

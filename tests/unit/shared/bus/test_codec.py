@@ -57,7 +57,7 @@ def message_of(draw: st.DrawFn, cls: type[Any]) -> Any:
 @given(data=st.data())
 def test_every_message_survives_the_wire(cls: type[Any], data: st.DataObject) -> None:
     message = data.draw(message_of(cls))
-    envelope = Envelope("gw-0.abc", 3, 1_700_000_000_000_000, "gw-0", "00-trace")
+    envelope = Envelope("gw-0.abc", 3, 1_700_000_000_000_000, "gw-0", "00-trace", tenant="1f")
     got_envelope, got = codec.decode(codec.encode(message, envelope), reply="_INBOX.x")
     assert got == message
     assert got_envelope == dataclasses.replace(envelope, reply="_INBOX.x")
@@ -73,7 +73,7 @@ def test_random_bytes_raise_only_protocol_errors(data: bytes) -> None:
 def wire(**changes: Any) -> list[Any]:
     head: dict[str, Any] = {
         "type": "Accepted", "version": codec.PROTOCOL_VERSION, "request_id": "r", "epoch": 1,
-        "deadline_us": 0, "origin": "", "trace": "", "fields": [7],
+        "deadline_us": 0, "origin": "", "trace": "", "tenant": "", "fields": [7],
     }  # fmt: skip
     head.update(changes)
     return list(head.values())
@@ -115,6 +115,7 @@ def test_an_unknown_type_or_version_is_an_unknown_message(change: dict[str, Any]
         {"deadline_us": -1},
         {"origin": None},
         {"trace": b"x"},
+        {"tenant": 7},
         {"fields": []},
         {"fields": [1, 2]},
         {"fields": ["7"]},

@@ -39,6 +39,7 @@ def test_no_metric_is_made_outside_of_the_metrics_module() -> None:
             "Counter",
             "Gauge",
             "Histogram",
+            "disable_created_metrics",
             "Metric",
             "Collector",
         ]
@@ -128,6 +129,18 @@ def test_what_a_service_shows_are_its_own_families_and_those_of_any_process() ->
     assert {name for name in families if not name.startswith("penstock_")}
 
 
+def test_no_series_says_when_another_was_created() -> None:
+    metrics.SHED.labels(hop="gateway", reason="test").inc()
+    shown = generate_latest(RoleMetrics("gateway")).decode()
+    assert 'penstock_shed_total{hop="gateway",reason="test"}' in shown
+    assert "_created" not in shown
+
+
+def test_lengths_of_prompts_sort_as_numbers_and_as_text() -> None:
+    labels = [metrics.prompt_bucket(edge) for edge in (*metrics.PROMPT_EDGES_TOKENS, 10**9)]
+    assert labels == sorted(labels) == sorted(labels, key=float)
+
+
 def test_every_family_is_shown_by_somebody() -> None:
     made = {value for name, value in vars(metrics).items() if name.isupper() and hasattr(value, "describe")}
     assert made == {*COMMON, *(family for families in FAMILIES.values() for family in families)}
@@ -140,7 +153,7 @@ DOCUMENTS = [
     for path in sorted(REPOSITORY.rglob("*.md"))
     if not any(part.startswith(".") or part == "node_modules" for part in path.relative_to(REPOSITORY).parts)
 ]
-SAMPLE_SUFFIXES = ("", "_total", "_bucket", "_count", "_sum", "_created")
+SAMPLE_SUFFIXES = ("", "_total", "_bucket", "_count", "_sum")
 NOT_METRICS = ("penstock_client",)
 """Other words of the same form: the file of a wheel."""
 

@@ -87,7 +87,7 @@ def test_as_text_a_traceback_follows_its_line(stream: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "bucket"), [(0, "le_16"), (16, "le_16"), (17, "le_128"), (10**6, "gt_32768")]
+    ("tokens", "bucket"), [(0, "00016"), (16, "00016"), (17, "00128"), (32768, "32768"), (10**6, "inf")]
 )
 def test_prompt_lengths_fall_into_few_buckets(tokens: int, bucket: str) -> None:
     assert metrics.prompt_bucket(tokens) == bucket

@@ -24,8 +24,10 @@ class SlowBus:
         self.asked = asyncio.Event()
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
-    def envelope(self, request_id: str, epoch: int, _deadline: Deadline, origin: str) -> Envelope:
-        return Envelope(request_id, epoch, origin=origin)
+    def envelope(
+        self, request_id: str, epoch: int, _deadline: Deadline, origin: str, *, trace: str, tenant: str
+    ) -> Envelope:
+        return Envelope(request_id, epoch, origin=origin, trace=trace, tenant=tenant)
 
     async def ask(
         self,

@@ -1,0 +1,127 @@
+"""Keep the records of the latest requests, find one again, and say what is usual among those like it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from services.gateway.scope.request_record import RequestRecord
+from services.gateway.tracing.span_exporter import SpanExporter
+from shared.messages import AttemptAccount, PhaseAccount, RequestAccount
+from shared.telemetry.metrics import prompt_bucket
+
+MAX_ENDED_REQUESTS = 1024
+"""The most requests whose records a gateway keeps, about 3 KB each; of more the oldest is forgotten."""
+PER_TOKEN_PHASES = frozenset({"decode"})
+"""The phases whose time is compared by generated token: a longer answer is not a slower one."""
+SENTENCE_CHARS = 300
+"""The most of an error's sentence that an account repeats."""
+
+
+class EndedRequests:
+    """The latest requests of a gateway. Where there is an `exporter` it gets each of them too."""
+
+    def __init__(self, exporter: SpanExporter | None = None, most: int = MAX_ENDED_REQUESTS) -> None:
+        self._exporter = exporter
+        self._records: deque[RequestRecord] = deque(maxlen=most)
+
+    def start(self) -> None:
+        if self._exporter is not None:
+            self._exporter.start()
+
+    def close(self) -> None:
+        """Send what is queued, bounded; call it in a thread."""
+        if self._exporter is not None:
+            self._exporter.close()
+
+    def add(self, record: RequestRecord) -> None:
+        """A request has ended."""
+        self._records.append(record)
+        if self._exporter is not None:
+            self._exporter.add(record)
+
+    @property
+    def kept(self) -> int:
+        return len(self._records)
+
+    def find(self, name: str) -> RequestRecord | None:
+        """Return the latest request of that id, ours or its client's; None where it is not known any more."""
+        return next((r for r in reversed(self._records) if name in (r.request_id, r.client_id)), None)
+
+    def account(self, record: RequestRecord) -> RequestAccount:
+        """Return where its time went, and where that of others of its model and length went."""
+        others = [other for other in self._records if _alike(other, record) and other is not record]
+        return RequestAccount(
+            request_id=record.request_id,
+            client_id=record.client_id,
+            trace_id=record.span.trace_id,
+            tenant=record.tenant,
+            model=record.model,
+            outcome=record.outcome,
+            error=record.error_text[:SENTENCE_CHARS],
+            began_unix_us=record.began_unix_us,
+            ttft_us=record.ttft_us or 0,
+            total_us=record.total_us,
+            prompt_tokens=record.prompt_tokens,
+            cached_tokens=record.cached_tokens,
+            output_tokens=record.output_tokens,
+            band=prompt_bucket(record.prompt_tokens),
+            compared=len(others),
+            phases=tuple(_phase_accounts(record, others)),
+            attempts=tuple(_attempt_accounts(record)),
+        )
+
+
+def _alike(other: RequestRecord, record: RequestRecord) -> bool:
+    """Return whether the other was answered, by the same model, to a prompt of the same length band."""
+    same_band = prompt_bucket(other.prompt_tokens) == prompt_bucket(record.prompt_tokens)
+    return bool(other.finish) and other.model == record.model and same_band
+
+
+def _phase_accounts(record: RequestRecord, others: Sequence[RequestRecord]) -> Iterator[PhaseAccount]:
+    """A phase that came several times, in routes that were replaced, is one, at the instance it was last."""
+    usual_us = [_comparable_us(other) for other in others]
+    instances = {phase.name: record.instance_of(phase) for phase in record.phases}
+    for name, duration_us in _sums(record).items():
+        samples = sorted(times[name] for times in usual_us if name in times)
+        yield PhaseAccount(
+            name=name,
+            instance=instances[name],
+            duration_us=duration_us,
+            compared_us=_comparable_us(record)[name],
+            per_token=name in PER_TOKEN_PHASES,
+            samples=len(samples),
+            p50_us=_percentile(samples, 0.5),
+            p95_us=_percentile(samples, 0.95),
+        )
+
+
+def _attempt_accounts(record: RequestRecord) -> Iterable[AttemptAccount]:
+    return (
+        AttemptAccount(
+            attempt.epoch,
+            tuple(instance for _, instance in attempt.workers),
+            attempt.start_us,
+            attempt.end_us,
+            attempt.why,
+        )
+        for attempt in record.attempts
+    )
+
+
+def _sums(record: RequestRecord) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for phase in record.phases:
+        sums[phase.name] += phase.duration_us
+    return sums
+
+
+def _comparable_us(record: RequestRecord) -> dict[str, int]:
+    """Return its phases as they are compared: some by the token."""
+    tokens = max(1, record.output_tokens - 1)
+    return {name: us // tokens if name in PER_TOKEN_PHASES else us for name, us in _sums(record).items()}
+
+
+def _percentile(ordered: Sequence[int], share: float) -> int:
+    """Return the nearest-rank percentile, 0 of nothing."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0

@@ -1,0 +1,130 @@
+"""Send the spans of requests that have ended to a collector: from a thread, with a bounded queue before it.
+
+Whoever ends a request hands over its record and goes on. A collector that is slow or away costs spans, which
+are counted, and nothing else.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import urllib.parse
+from collections import deque
+
+import structlog
+
+from services.gateway.scope.request_record import RequestRecord
+from services.gateway.tracing.otlp import encode_spans, rejected_spans
+from services.gateway.tracing.spans import spans_of
+from shared.telemetry import metrics
+from shared.telemetry.build import VERSION
+
+log = structlog.get_logger()
+
+MAX_QUEUED_REQUESTS = 2048
+"""The most requests whose spans wait for the collector; those of more are dropped and counted."""
+MAX_BATCH_REQUESTS = 64
+"""The most requests of one export: about a megabyte of JSON."""
+MAX_TRIES = 4
+"""An export that the collector cannot take now is tried so often, with longer and longer waits between."""
+FIRST_WAIT_S = 1.0
+EXPORT_TIMEOUT_S = 5.0
+"""The longest silence of a collector."""
+CLOSE_TIMEOUT_S = 2.0
+"""What is still queued when the gateway ends may take so long to be sent."""
+MAX_ANSWER_BYTES = 64 << 10
+"""More of a collector's answer is not read."""
+TRACES_PATH = "/v1/traces"
+RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+"""The statuses with which a collector says that it may take the same later, as OTLP has them."""
+
+
+class SpanExporter:
+    """`endpoint` is the collector's address, http://HOST:PORT; `gateway` the instance whose requests these
+    are. `start` it, and `close` it in a thread."""
+
+    def __init__(self, endpoint: str, gateway: str) -> None:
+        self._url = urllib.parse.urlsplit(endpoint.rstrip("/") + TRACES_PATH)
+        self._gateway = gateway
+        self._waiting: deque[RequestRecord] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, record: RequestRecord) -> None:
+        """Queue the spans of a request; never waits. One whose client's trace is not sampled has none."""
+        if not record.span.sampled:
+            return
+        with self._changed:
+            if self._closing or len(self._waiting) >= MAX_QUEUED_REQUESTS:
+                metrics.TRACED_REQUESTS.labels(result="queue_full").inc()
+                return
+            self._waiting.append(record)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Send what is queued, bounded; then end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    # ---- in the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            spans = [span for record in batch for span in spans_of(record, self._gateway)]
+            result = self._export(encode_spans(spans, VERSION))
+            metrics.TRACED_REQUESTS.labels(result=result).inc(len(batch))
+            self._note(result)
+
+    def _next_batch(self) -> list[RequestRecord]:
+        """Return what waits, once something does; nothing at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing)
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH_REQUESTS))]
+
+    def _export(self, body: bytes) -> str:
+        """Return how it ended: sent, refused, or unreachable after all tries."""
+        for attempt in range(MAX_TRIES):
+            status = self._post(body)
+            if 200 <= status < 300:
+                return "sent"
+            if status and status not in RETRIED_STATUSES:
+                return "refused"
+            if attempt + 1 < MAX_TRIES and self._closes_within(FIRST_WAIT_S * 2**attempt):
+                break
+        return "unreachable"
+
+    def _closes_within(self, wait_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closing, wait_s)
+
+    def _post(self, body: bytes) -> int:
+        """Return the status of the collector's answer, 0 where there was none."""
+        secure = self._url.scheme == "https"
+        connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = connect(self._url.hostname or "", self._url.port, timeout=EXPORT_TIMEOUT_S)
+        try:
+            connection.request("POST", self._url.path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if rejected := rejected_spans(answer.read(MAX_ANSWER_BYTES)):
+                log.warning("spans_rejected", spans=rejected)
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            connection.close()
+        return answer.status
+
+    def _note(self, result: str) -> None:
+        """Say it once when the collector cannot be had, and once when it can again."""
+        failing = result != "sent"
+        if failing != self._failing:
+            self._failing = failing
+            said = "spans_lost" if failing else "spans_sent_again"
+            log.warning(said, collector=self._url.netloc, result=result)
