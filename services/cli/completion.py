@@ -21,6 +21,7 @@ from services.cli.fleet.drain import build_drain_parser
 from services.cli.fleet.keys import build_keys_parser
 from services.cli.fleet.secrets import build_secrets_parser
 from services.cli.fleet.status import build_status_parser
+from services.cli.fleet.why import build_why_parser
 from services.cli.launcher_process import launcher_command
 from services.cli.local.bench import SUBJECTS
 from services.cli.local.bench_engine import build_bench_engine_parser
@@ -64,6 +65,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "adapter": build_adapter_parser,
         "ask": build_ask_parser,
         "audit": build_audit_parser,
+        "why": build_why_parser,
         "bench": _bench_parser,
         "chat": build_chat_parser,
         "completion": build_completion_parser,

@@ -67,7 +67,7 @@ class GatewayConfig(ServiceConfig):
 
     otlp_endpoint: str = field_of(
         "",
-        help="collector that gets a span of each hop, by OTLP over HTTP, as http://127.0.0.1:4318; empty = none",
+        help="collector that gets spans, by OTLP over HTTP, such as http://127.0.0.1:4318; empty = none",
         pattern=r"(https?://[^/\s]+(/\S*)?)?",
     )
 

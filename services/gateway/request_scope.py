@@ -104,6 +104,7 @@ class RequestScope:
             prompt_tokens=state.log.prompt_tokens,
             output_tokens=len(state.log.ids),
             cached_tokens=state.cached_tokens,
+            replacements=state.replacements,
             max_tokens=request.sampling.max_tokens,
             temperature=request.sampling.temperature,
             top_p=request.sampling.top_p,

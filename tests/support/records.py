@@ -46,6 +46,7 @@ def make_record(**changes: Any) -> RequestRecord:
         "prompt_tokens": 40,
         "output_tokens": 4,
         "cached_tokens": 16,
+        "replacements": 0,
         "max_tokens": 64,
         "temperature": 0.5,
         "top_p": 1.0,

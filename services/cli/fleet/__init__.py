@@ -3,6 +3,7 @@
 fleet_watch      a connection to the bus, and who answers on it
 status           instances, queues, KV, rates
 audit            what every instance holds, per request
+why              where the time of a request went
 drain            let an instance finish its work and end
 adapter_reports  which adapters workers say they have
 adapter          load, unload and list adapters

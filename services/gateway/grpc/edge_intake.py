@@ -20,7 +20,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.grpc.edge import refuse_request
 from services.gateway.grpc.edge_status import abort_call
-from services.gateway.grpc.edge_text import AnyCall, call_authorization, call_metadata
+from services.gateway.grpc.edge_text import AnyCall, call_authorization, client_metadata
 from services.gateway.scope.arrival import arrived_s, note_arrival
 from services.gateway.scope.call_identity import REQUEST_ID, CallIdentity, note_identity
 from services.gateway.scope.request_timeline import RequestTimeline
@@ -147,7 +147,7 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
 def _note_identity(method: str, call: AnyCall) -> CallIdentity:
     """Note how the client names the call, for whatever is made of it."""
     endpoint = GRPC_ENDPOINT if method == GENERATE else ""
-    return note_identity(endpoint, call_metadata(call, REQUEST_ID), call_metadata(call, TRACEPARENT))
+    return note_identity(endpoint, client_metadata(call, REQUEST_ID), client_metadata(call, TRACEPARENT))
 
 
 async def _sent(call: AnyCall) -> bytes:

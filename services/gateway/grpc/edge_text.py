@@ -155,10 +155,10 @@ class TextEdge(rpc.InferenceServicer):
 
 def call_authorization(call: AnyCall) -> list[str | bytes]:
     """The values of that header."""
-    return call_metadata(call, AUTHORIZATION)
+    return client_metadata(call, AUTHORIZATION)
 
 
-def call_metadata(call: AnyCall, wanted: str) -> list[str | bytes]:
+def client_metadata(call: AnyCall, wanted: str) -> list[str | bytes]:
     """Return all values of that name that the client sent."""
     return [value for name, value in call.invocation_metadata() or () if name == wanted]
 

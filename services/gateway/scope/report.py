@@ -95,7 +95,7 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
         error=record.error_text,
         workers=" ".join(record.workers),
         tokens=record.output_tokens,
-        replacements=max(0, len(record.attempts) - 1),
+        replacements=record.replacements,
         ttft_us=record.ttft_us,
         total_us=record.total_us,
     )

@@ -62,6 +62,7 @@ class RequestRecord:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
+    replacements: int
     max_tokens: int
     temperature: float
     top_p: float

@@ -41,7 +41,7 @@ class RequestTimeline:
         """`began_s` is when the call came, on the monotonic clock; None: now."""
         self._timeline = Timeline(clock, began_s)
         self.began_unix_us = clock.unix_us() - self._timeline.elapsed_us()
-        """When the call came, by the time of day."""
+        """The time of day at which the call came."""
         self._client_us = _client_us(client_sent_unix_us, self.began_unix_us)
         self._marks: Counter[str] = Counter()
         self._seen: set[str] = set()

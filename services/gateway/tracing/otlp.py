@@ -11,15 +11,15 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from services.gateway.tracing.spans import Span, Value
+from services.gateway.tracing.spans import HopSpan, Value
 
 SCOPE = "penstock"
 ERROR_STATUS = 2
 
 
-def encode_spans(spans: Iterable[Span], version: str) -> bytes:
+def encode_spans(spans: Iterable[HopSpan], version: str) -> bytes:
     """Return the body of an export: spans by whose they are."""
-    of_services: dict[tuple[str, str], list[Span]] = {}
+    of_services: dict[tuple[str, str], list[HopSpan]] = {}
     for span in spans:
         of_services.setdefault((span.role, span.instance), []).append(span)
     return json.dumps(
@@ -36,7 +36,7 @@ def rejected_spans(answer: bytes) -> int:
         return 0
 
 
-def _of_service(role: str, instance: str, version: str, spans: list[Span]) -> dict[str, Any]:
+def _of_service(role: str, instance: str, version: str, spans: list[HopSpan]) -> dict[str, Any]:
     resource = {
         "service.namespace": "penstock",
         "service.name": f"penstock-{role}",
@@ -51,7 +51,7 @@ def _of_service(role: str, instance: str, version: str, spans: list[Span]) -> di
     }
 
 
-def _encoded(span: Span) -> dict[str, Any]:
+def _encoded(span: HopSpan) -> dict[str, Any]:
     encoded: dict[str, Any] = {
         "traceId": span.trace_id,
         "spanId": span.span_id,

@@ -31,7 +31,7 @@ FIRST_WAIT_S = 1.0
 EXPORT_TIMEOUT_S = 5.0
 """The longest silence of a collector."""
 CLOSE_TIMEOUT_S = 2.0
-"""What is still queued when the gateway ends may take so long to be sent."""
+"""The longest time, when a gateway ends, for sending what is queued."""
 MAX_ANSWER_BYTES = 64 << 10
 """More of a collector's answer is not read."""
 TRACES_PATH = "/v1/traces"

@@ -20,7 +20,7 @@ Value = str | int | float | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class HopSpan:
     """`role` and `instance` are whose time it was; `error` says why it failed, "" where it did not."""
 
     trace_id: str
@@ -36,7 +36,7 @@ class Span:
     error: str = ""
 
 
-def spans_of(record: RequestRecord, gateway: str) -> list[Span]:
+def spans_of(record: RequestRecord, gateway: str) -> list[HopSpan]:
     """Return the spans of the request, parents before children. Names are those of the GenAI conventions
     where these have one; `gateway` is whose request it was."""
     attempts = [_attempt_span(record, attempt, gateway) for attempt in record.attempts]
@@ -50,7 +50,7 @@ def spans_of(record: RequestRecord, gateway: str) -> list[Span]:
     return spans
 
 
-def _request_span(record: RequestRecord, gateway: str) -> Span:
+def _request_span(record: RequestRecord, gateway: str) -> HopSpan:
     attributes: dict[str, Value] = {
         "gen_ai.operation.name": record.operation,
         "gen_ai.provider.name": "penstock",
@@ -65,7 +65,7 @@ def _request_span(record: RequestRecord, gateway: str) -> Span:
         "gen_ai.usage.output_tokens": record.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": record.cached_tokens,
         "penstock.outcome": record.outcome,
-        "penstock.replacements": max(0, len(record.attempts) - 1),
+        "penstock.replacements": record.replacements,
     }
     optional = {
         "penstock.client_request_id": record.client_id,
@@ -82,19 +82,19 @@ def _request_span(record: RequestRecord, gateway: str) -> Span:
     name = f"{record.operation} {record.model}".strip()
     start_ns, end_ns = _unix_ns(record, 0), _unix_ns(record, record.total_us)
     span = record.span
-    return Span(
+    return HopSpan(
         *(span.trace_id, span.span_id, record.parent_span_id, name, SERVER, GATEWAY, gateway),
         *(start_ns, end_ns, attributes, record.error_text),
     )
 
 
-def _attempt_span(record: RequestRecord, attempt: Attempt, gateway: str) -> Span:
+def _attempt_span(record: RequestRecord, attempt: Attempt, gateway: str) -> HopSpan:
     """One that was replaced has an error: what it did was done again elsewhere."""
     attributes: dict[str, Value] = {"penstock.epoch": attempt.epoch}
     attributes |= {f"penstock.{role}.instance": instance for role, instance in attempt.workers}
     if attempt.why:
         attributes["error.type"] = attempt.why
-    return Span(
+    return HopSpan(
         *(record.span.trace_id, new_span_id(), record.span.span_id, f"attempt {attempt.epoch}"),
         *(INTERNAL, GATEWAY, gateway),
         *(_unix_ns(record, attempt.start_us), _unix_ns(record, attempt.end_us), attributes),
@@ -102,11 +102,11 @@ def _attempt_span(record: RequestRecord, attempt: Attempt, gateway: str) -> Span
     )
 
 
-def _phase_span(record: RequestRecord, phase: Phase, parent_id: str, gateway: str) -> Span:
+def _phase_span(record: RequestRecord, phase: Phase, parent_id: str, gateway: str) -> HopSpan:
     """A phase at another service is in that one's name; the way between them is the gateway's."""
     role, instance = hop_of_phase(phase.name), record.instance_of(phase)
     elsewhere = role in ROLES and role != GATEWAY and instance
-    return Span(
+    return HopSpan(
         *(record.span.trace_id, new_span_id(), parent_id, phase.name),
         *((SERVER, role, instance) if elsewhere else (INTERNAL, GATEWAY, gateway)),
         *(_unix_ns(record, phase.start_us), _unix_ns(record, phase.start_us + phase.duration_us)),
@@ -114,13 +114,13 @@ def _phase_span(record: RequestRecord, phase: Phase, parent_id: str, gateway: st
     )
 
 
-def _replaced_asks(record: RequestRecord, phase: Phase, hop: Span) -> Iterator[Span]:
+def _replaced_asks(record: RequestRecord, phase: Phase, hop: HopSpan) -> Iterator[HopSpan]:
     """Yield a span for each instance that was asked in the phase and did not give the answer."""
     end_us = phase.start_us + phase.duration_us
     role = hop_of_phase(phase.name)
     asked = [each for each in record.asked if each.role == role and phase.start_us <= each.start_us < end_us]
     for each, later in pairwise(asked):
-        yield Span(
+        yield HopSpan(
             *(record.span.trace_id, new_span_id(), hop.span_id, f"ask {each.instance}"),
             *(SERVER, role, each.instance),
             *(_unix_ns(record, each.start_us), _unix_ns(record, later.start_us)),
