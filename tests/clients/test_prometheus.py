@@ -41,8 +41,9 @@ QUIET = {
         "Refused for want of a key or for its limit",
     ),
     *("Accepted drafts", "Draft tokens per second", "Messages not taken", "Restarts and reconnections"),
+    "Requests with spans",
 }
-"""Panels that may be empty where nothing goes wrong and nobody drafts."""
+"""Panels that may be empty where nothing goes wrong, nobody drafts and there is no collector."""
 
 
 class Prometheus:

@@ -133,6 +133,12 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
         assert set(alert["annotations"]) == {"summary", "action"}
 
 
+def test_no_two_rules_have_one_name() -> None:
+    """One that stands twice would fire twice, with two different things to do."""
+    names = [rule.get("record") or rule["alert"] for rule in rules()]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_panels_have_places_of_their_own() -> None:
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -219,6 +225,12 @@ def test_prometheus_takes_configuration_and_rules() -> None:
 
 
 @NEEDS_PROMTOOL
+def test_prometheus_has_nothing_to_say_of_the_rules() -> None:
+    done = promtool("check", "rules", "--lint-fatal", "rules.yaml", cwd=FOLDER)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@NEEDS_PROMTOOL
 def test_prometheus_can_read_every_query_of_the_dashboard(tmp_path: Path) -> None:
     filled = [
         {"record": "query", "expr": query.replace("$__rate_interval", "1m").replace("$slo", "1.0")}
@@ -284,6 +296,11 @@ FIRING: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
         "PenstockCorpusTroubled",
         {'penstock_corpus_troubled{job="penstock", instance="retriever-0", corpus="news"}': "1x200"},
         {"instance": "retriever-0", "corpus": "news"},
+    ),
+    "a collector that does not answer": (
+        "PenstockSpansLost",
+        {'penstock_traced_requests_total{job="penstock", instance="gateway-0", result="refused"}': "0+1x200"},
+        {"instance": "gateway-0"},
     ),
 }
 """The alert, what is out of the ordinary every 5 s, and the labels that name the trouble."""
