@@ -17,7 +17,7 @@ from shared.config.settings import load_config
 from shared.roles import ROLES
 
 COMPOSE = Path(__file__).parents[2] / "compose"
-VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
 
 
 def described(name: str = "compose.yaml") -> dict[str, Any]:
@@ -54,13 +54,59 @@ def test_a_service_runs_itself_and_sees_its_own_secrets_alone(role: str) -> None
     assert secrets == [f"secrets-{role}:/run/penstock:ro"]
 
 
-def test_both_edges_of_the_gateway_listen_where_their_ports_are_published(tmp_path: Path) -> None:
+BALANCER = (COMPOSE / "balancer" / "haproxy.cfg").read_text()
+
+
+def test_the_balancer_leads_to_both_edges_of_all_gateways_which_publish_nothing_themselves(
+    tmp_path: Path,
+) -> None:
+    """Then several of them have room on one host."""
     (tmp_path / "key").write_text("ab" * 32)
     environ = environment("gateway") | {"PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
     config = load_config(config_type("gateway"), "gateway", environ=environ)
-    published = [str(port).rpartition(":")[2] for port in described()["services"]["gateway"]["ports"]]
+    services = described()["services"]
+    assert "ports" not in services["gateway"]
+    published = [int(str(port).rpartition(":")[2]) for port in services["balancer"]["ports"]]
     edges = [(config.grpc_host, config.grpc_port), (config.http_host, config.http_port)]  # type: ignore[attr-defined]  # a gateway's has them
-    assert edges == [("0.0.0.0", int(port)) for port in published]
+    assert edges == [("0.0.0.0", port) for port in published]
+    assert [int(port) for port in re.findall(r"^ +bind :(\d+)$", BALANCER, re.MULTILINE)] == published
+    led = re.findall(r"server-template gateway (\d+) gateway:(\d+)$", BALANCER, re.MULTILINE)
+    assert [int(port) for _, port in led] == published
+    assert {int(most) for most, _ in led} == {16}
+    (checked,) = re.findall(r"check port (\d+)", BALANCER)
+    assert int(checked) == config.metrics_port
+    assert "option httpchk GET /ready" in BALANCER
+
+
+def test_the_balancer_says_that_it_is_well_where_its_health_is_asked() -> None:
+    service = described()["services"]["balancer"]
+    (address,) = re.findall(r"^ +bind (127\.0\.0\.1:\d+)$", BALANCER, re.MULTILINE)
+    (path,) = re.findall(r"monitor-uri (\S+)", BALANCER)
+    assert service["healthcheck"]["test"][-1] == f"http://{address}{path}"
+    (mounted,) = service["volumes"]
+    assert (COMPOSE / mounted.split(":")[0]).is_file()
+
+
+def test_services_wait_until_the_bus_answers() -> None:
+    services = described()["services"]
+    assert "4222" in services["nats"]["healthcheck"]["test"][-1]
+    for role in ROLES:
+        assert services[role]["depends_on"]["nats"] == {"condition": "service_healthy"}
+
+
+def test_the_image_is_for_cpus_and_builds_nothing_where_services_run() -> None:
+    dockerfile = (COMPOSE / "Dockerfile").read_text()
+    assert "\nARG TORCH_INDEX=https://download.pytorch.org/whl/cpu\n" in dockerfile
+    build = described()["services"]["secrets"]["build"]
+    assert VARIABLE.sub(lambda found: found[2] or "", build["args"]["TORCH_INDEX"]).endswith("/cpu")
+    on_gpus = described("compose.gpu.yaml")["services"]["secrets"]["build"]
+    assert VARIABLE.sub(lambda found: found[2] or "", on_gpus["args"]["TORCH_INDEX"]) == ""
+    *_, built, final = re.split(r"^FROM ", dockerfile, flags=re.MULTILINE)
+    assert "g++" in built
+    assert "pip uninstall --yes" in built
+    installed = re.findall(r"^.*apt-get install.*$", final, re.MULTILINE)
+    assert len(installed) == 1
+    assert 'if [ "$EXTRA" = gpu ]' in final
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "speculator"])

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]  # it has no types
 import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
 import yaml
 
+from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.fleet.secrets import CREDENTIALS_NAME, KEY_NAME
 from services.launcher.role_settings import config_type
 from shared.config.settings import load_config
 from shared.roles import ROLES
 from shared.telemetry.metrics import RoleMetrics
+from tests.unit.test_observability import TARGET_LABELS
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "compose" / "k8s"
@@ -88,6 +91,193 @@ def test_a_service_is_told_only_what_it_takes(role: str, tmp_path: Path) -> None
     environ = {**shared, **own, "PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
     assert load_config(config_type(role), role, environ=environ).metrics_port == 9100
     assert container(role)["args"] == [f"services.{role}"]
+
+
+def pod(role: str) -> dict[str, Any]:
+    (deployment,) = [one for one in documents(FILES[role]) if one["kind"] == "Deployment"]
+    return dict(deployment["spec"]["template"]["spec"])
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_pod_takes_more_memory_or_scratch_than_it_says(role: str) -> None:
+    assert container(role)["resources"]["limits"]["memory"]
+    scratch = [volume["emptyDir"] for volume in pod(role)["volumes"] if "emptyDir" in volume]
+    assert scratch
+    assert all(volume["sizeLimit"] for volume in scratch)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_instances_of_a_service_are_spread_over_nodes_and_zones(role: str) -> None:
+    (deployment,) = [one for one in documents(FILES[role]) if one["kind"] == "Deployment"]
+    spread = pod(role)["topologySpreadConstraints"]
+    assert [one["topologyKey"] for one in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert all(one["labelSelector"] == deployment["spec"]["selector"] for one in spread)
+
+
+def test_policies_of_the_network_let_through_what_the_services_need_and_name_ports_that_there_are() -> None:
+    services, gateway, nats = documents("network-policy.yaml")
+    assert services["spec"]["podSelector"]["matchLabels"] == {"app.kubernetes.io/part-of": "penstock"}
+    for role in ROLES:
+        labels = documents(FILES[role])[0]["spec"]["template"]["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "penstock"
+    telemetry = services["spec"]["ingress"][0]["ports"]
+    assert [port["port"] for port in telemetry] == ["telemetry"]
+    clients = [port["port"] for port in gateway["spec"]["ingress"][0]["ports"]]
+    assert {*clients, "telemetry"} == {port["name"] for port in container("gateway")["ports"]}
+    assert nats["spec"]["ingress"][0]["from"] == [{"podSelector": services["spec"]["podSelector"]}]
+    open_to = [port["port"] for rule in services["spec"]["egress"] for port in rule["ports"]]
+    assert open_to == [53, 53, 4222]
+
+
+# ---- the examples ----------------------------------------------------------------------------------
+
+NAME = {"type": "string", "minLength": 1}
+STRINGS = {"type": "array", "items": NAME, "minItems": 1}
+PARENTS = {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["name"]}}
+BACKENDS = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["name", "port"],
+        "properties": {"name": NAME, "port": {"type": "integer"}},
+    },
+}
+
+
+def object_of(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": required,
+        "properties": properties,
+    }
+
+
+SPECS = {
+    ("monitoring.coreos.com/v1", "PodMonitor"): object_of(
+        ["selector", "podMetricsEndpoints"],
+        selector=object_of(["matchLabels"], matchLabels={"type": "object"}),
+        podMetricsEndpoints={
+            "type": "array",
+            "items": object_of(
+                ["port"],
+                port=NAME,
+                path=NAME,
+                interval={"type": "string", "pattern": r"^\d+s$"},
+                scrapeTimeout={"type": "string", "pattern": r"^\d+s$"},
+                relabelings={
+                    "type": "array",
+                    "items": object_of(
+                        ["targetLabel"], targetLabel=NAME, replacement=NAME, sourceLabels=STRINGS
+                    ),
+                },
+            ),
+        },
+    ),
+    ("gateway.networking.k8s.io/v1", "Gateway"): object_of(
+        ["gatewayClassName", "listeners"],
+        gatewayClassName=NAME,
+        listeners={
+            "type": "array",
+            "items": object_of(
+                ["name", "port", "protocol"],
+                name=NAME,
+                port={"type": "integer"},
+                protocol={"enum": ["HTTP", "HTTPS", "TLS"]},
+                hostname=NAME,
+                tls=object_of(["certificateRefs"], mode={"enum": ["Terminate"]}, certificateRefs=PARENTS),
+            ),
+        },
+    ),
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): object_of(
+        ["parentRefs", "rules"],
+        parentRefs=PARENTS,
+        hostnames=STRINGS,
+        rules={
+            "type": "array",
+            "items": object_of(
+                ["backendRefs"],
+                backendRefs=BACKENDS,
+                timeouts=object_of(["request"], request={"type": "string", "pattern": r"^\d+(ms|s|m|h)$"}),
+            ),
+        },
+    ),
+    ("gateway.networking.k8s.io/v1", "GRPCRoute"): object_of(
+        ["parentRefs", "rules"],
+        parentRefs=PARENTS,
+        hostnames=STRINGS,
+        rules={
+            "type": "array",
+            "items": object_of(
+                ["backendRefs"],
+                backendRefs=BACKENDS,
+                matches={
+                    "type": "array",
+                    "items": object_of(["method"], method=object_of(["service"], service=NAME)),
+                },
+            ),
+        },
+    ),
+}
+"""What stands in the specs of kinds that Kubernetes itself does not know, as far as we use them."""
+EXAMPLES = [
+    (path.name, one)
+    for path in sorted((FOLDER / "examples").iterdir())
+    for one in yaml.safe_load_all(path.read_text())
+]
+BY_KIND = {one["kind"]: one for _, one in EXAMPLES}
+
+
+@pytest.mark.parametrize(
+    ("name", "example"), EXAMPLES, ids=[f"{n} {o['metadata']['name']}" for n, o in EXAMPLES]
+)
+def test_an_example_is_a_resource_and_named_on_the_page(name: str, example: dict[str, Any]) -> None:
+    assert f"examples/{name}" in PAGE
+    spec = SPECS.get((example["apiVersion"], example["kind"]))
+    if spec is None:
+        kubernetes_validate.validate(example, VERSION, strict=True)
+    else:
+        jsonschema.validate(example["spec"], spec)
+
+
+def test_a_wrong_example_would_be_noticed() -> None:
+    route = {**BY_KIND["HTTPRoute"]["spec"], "parents": []}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(route, SPECS["gateway.networking.k8s.io/v1", "HTTPRoute"])
+
+
+def test_a_pod_monitor_finds_every_service_under_the_labels_that_queries_use() -> None:
+    spec = BY_KIND["PodMonitor"]["spec"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert {one["targetLabel"] for one in endpoint["relabelings"]} == TARGET_LABELS
+    for role in ROLES:
+        assert endpoint["port"] in {port["name"] for port in container(role)["ports"]}
+        labels = documents(FILES[role])[0]["spec"]["template"]["metadata"]["labels"]
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_clients_from_outside_are_led_to_ports_of_the_gateways_and_wait_for_long_answers() -> None:
+    (service,) = [
+        one
+        for one in documents("gateway.yaml")
+        if one["kind"] == "Service" and one["metadata"]["name"] == "gateway"
+    ]
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    ingresses = {one["metadata"]["name"]: one for _, one in EXAMPLES if one["kind"] == "Ingress"}
+    for edge in ("http", "grpc"):
+        ingress = ingresses[f"penstock-{edge}"]
+        (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
+        assert path["backend"]["service"] == {"name": "gateway", "port": {"name": edge}}
+        assert (
+            int(ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-read-timeout"]) >= 3600
+        )
+        route = BY_KIND[{"http": "HTTPRoute", "grpc": "GRPCRoute"}[edge]]["spec"]
+        (rule,) = route["rules"]
+        assert rule["backendRefs"] == [{"name": "gateway", "port": ports[edge]}]
+    services = {match["method"]["service"] for match in BY_KIND["GRPCRoute"]["spec"]["rules"][0]["matches"]}
+    assert services == {pb.DESCRIPTOR.services_by_name["Inference"].full_name, "grpc.health.v1.Health"}
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -256,3 +446,63 @@ def test_one_address_leads_to_all_gateways_and_one_name_to_each(checkout: Checko
         {port["name"]: port["containerPort"] for port in container("gateway")["ports"]},
     ]
     assert container_ports == ports
+
+
+def with_components(checkout: Checkout, *names: str) -> list[dict[str, Any]]:
+    """What is built where the file names these components, each of which it offers."""
+    file = checkout.folder / "compose" / "k8s" / "kustomization.yaml"
+    text = file.read_text()
+    assert all(f"\n# components: [{name}]\n" in text for name in names)
+    file.write_text(text.replace("\n# components: [speculator]\n", f"\ncomponents: [{', '.join(names)}]\n"))
+    built = checkout.built("compose/k8s")
+    for document in built:
+        kubernetes_validate.validate(document, VERSION, strict=True)
+    return built
+
+
+def configured(deployment: dict[str, Any], role: str, folder: Path) -> Any:
+    """The settings of an engine that is told what its container is."""
+    (folder / "key").write_text("ab" * 32)
+    (found,) = deployment["spec"]["template"]["spec"]["containers"]
+    environ = {one["name"]: one.get("value", "") for one in found["env"]}
+    environ["PENSTOCK_FLEET_KEY_FILE"] = str(folder / "key")
+    return load_config(config_type(role), role, environ=environ)
+
+
+@needs_kustomize
+def test_the_component_of_gpus_gives_each_worker_one(checkout: Checkout, tmp_path: Path) -> None:
+    built = of_kind("Deployment", with_components(checkout, "speculator", "gpu"))
+    for role in ("prefill", "decode"):
+        spec = built[role]["spec"]["template"]["spec"]
+        assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+        assert spec["containers"][0]["resources"]["limits"]["memory"]
+        assert [one["key"] for one in spec["tolerations"]] == ["nvidia.com/gpu"]
+        assert built[role]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+        assert configured(built[role], role, tmp_path).device == "cuda"
+    for role in set(ROLES) - {"prefill", "decode"}:
+        assert (
+            "nvidia.com/gpu"
+            not in built[role]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+        )
+
+
+@needs_kustomize
+def test_the_component_of_weights_has_engines_of_a_node_share_one_bounded_folder(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    built = of_kind("Deployment", with_components(checkout, "speculator", "node-weights"))
+    folders = set()
+    for role in ("prefill", "decode"):
+        spec = built[role]["spec"]["template"]["spec"]
+        config = configured(built[role], role, tmp_path)
+        (volume,) = [one for one in spec["volumes"] if one["name"] == "weights"]
+        (mount,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "weights"]
+        assert config.weight_cache_dir == mount["mountPath"]
+        assert 0 < config.weight_cache_mb <= 32768
+        folders.add(volume["hostPath"]["path"])
+        (owner,) = spec["initContainers"]
+        assert owner["image"] == spec["containers"][0]["image"]
+        assert owner["command"] == ["chown", "10001:10001", mount["mountPath"]]
+        assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+        assert spec["securityContext"]["runAsUser"] == 10001
+    assert len(folders) == 1
