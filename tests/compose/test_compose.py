@@ -1,6 +1,7 @@
 """The stack of compose/compose.yaml on a real engine: built, asked, scaled, hit, replaced, taken down.
 
-Not part of the suite: `make compose-test`. WHEELS may name a folder of wheels for the build.
+Not part of the suite: `make compose-test`. WHEELS may name a folder of wheels for the build, and
+TORCH_INDEX where it takes torch from.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +31,8 @@ PROJECT = "penstock-test"
 IMAGE = "penstock-test"
 COMPOSE_FILE = "compose/compose.yaml"
 MOST_KILLS = 8
+MAX_IMAGE_BYTES = 3_000_000_000
+CALLS = 8
 STREAM = request("Once upon a time", max_tokens=1900, ignore_eos=True, temperature=1.0, seed=5)
 
 
@@ -99,6 +103,8 @@ class ComposeStack:
 def stack() -> Iterator[ComposeStack]:
     wheels = os.environ.get("WHEELS", "")
     context = ["--build-context", f"wheels={wheels}"] if wheels else []
+    if "TORCH_INDEX" in os.environ:
+        context += ["--build-arg", f"TORCH_INDEX={os.environ['TORCH_INDEX']}"]
     build = ["docker", "build", "--tag", IMAGE, "--file", "compose/Dockerfile", *context, "."]
     built = subprocess.run(
         build, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S
@@ -133,6 +139,45 @@ def test_a_client_of_openai_is_answered_over_the_published_port(stack: ComposeSt
         said = [choice for chunk in chunks for choice in chunk.choices]
     assert said[-1].finish_reason in ("length", "stop")
     assert "".join(choice.delta.content or "" for choice in said)
+
+
+def test_the_image_is_small_and_builds_and_tests_nothing(stack: ComposeStack) -> None:
+    assert int(engine("image", "inspect", "--format", "{{.Size}}", IMAGE)) < MAX_IMAGE_BYTES
+    for tool in ("gcc", "g++", "cc", "make"):
+        assert stack.run("exec", "decode", "which", tool).returncode != 0, tool
+    assert stack.do("exec", "decode", "find", "/opt/penstock", "-type", "d", "-name", "tests") == ""
+    assert stack.run("exec", "decode", "python", "-m", "pip", "--version").returncode != 0
+
+
+def test_the_bus_is_asked_for_its_health(stack: ComposeStack) -> None:
+    (nats,) = stack.containers("nats")
+    assert engine("inspect", "--format", "{{.State.Health.Status}}", nats).strip() == "healthy"
+
+
+def answering_gateways(stack: ComposeStack) -> set[str]:
+    """The gateways that answer some calls over the one port, each over a connection of its own."""
+    answered = set()
+    for _ in range(CALLS):
+        request = urllib.request.Request(
+            f"{stack.http}/completions",
+            json.dumps({"prompt": "Once upon a time", "max_tokens": 2}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answered.add(response.headers["x-penstock-request-id"].rpartition(".")[0])
+    return answered
+
+
+def test_two_gateways_are_behind_one_port_and_one_that_goes_is_not_missed(stack: ComposeStack) -> None:
+    stack.up("--scale", "gateway=2")
+    try:
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while len(answering_gateways(stack)) < 2:  # a new one is found within a few seconds
+            assert time.monotonic() < deadline
+        engine("stop", stack.containers("gateway")[0])
+        assert len(answering_gateways(stack)) == 1
+    finally:
+        stack.up()
 
 
 def test_every_role_is_ready(stack: ComposeStack) -> None:

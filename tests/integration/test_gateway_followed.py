@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -16,8 +16,19 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.bus.fleet import HeartbeatPublisher
+from shared.deadline import SYSTEM_CLOCK
 from shared.messages import Mark, Reserve
-from tests.integration.gateway_peers import GATEWAY, MODEL, Fleet, Running, ask, fleet, gateway, heartbeat
+from tests.integration.gateway_peers import (
+    GATEWAY,
+    MODEL,
+    Fleet,
+    Running,
+    ask,
+    fleet,
+    gateway,
+    gateway_named,
+    heartbeat,
+)
 from tests.integration.http_edge import CHAT, HELLO, edge
 from tests.support.client import generate
 from tests.support.collector import CALLER, collector
@@ -106,6 +117,26 @@ async def test_a_request_is_cancelled_by_the_name_that_its_client_gave_it(nats_u
         assert (await begun).status == 499
         await here.idle()
         assert (await here.post("/v1/requests/mine/cancel", {})).status == 404
+
+
+async def test_a_clients_name_of_its_call_cancels_it_through_any_gateway(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        named = (("x-request-id", "theirs"),)
+        call: Any = running.stub.Generate(ask("hello"), metadata=named)
+        await peers.placed()
+        async with gateway_named(nats_url, "gateway-u", SYSTEM_CLOCK, {}) as other, beating(peers):
+            await other.knows("gateway", 1)
+            assert (await other.stub.Cancel(pb.CancelRequest(request_id="theirs"))).found
+            ends = [event.end.outcome async for event in received(call) if event.HasField("end")]
+            assert ends == [pb.OUTCOME_CANCELLED]
+            assert not (await other.stub.Cancel(pb.CancelRequest(request_id="nobodys"))).found
+
+
+async def received(call: Any) -> AsyncIterator[pb.GenerateEvent]:
+    """What comes of a call that ends with an error."""
+    with suppress(grpc.aio.AioRpcError):
+        async for event in call:
+            yield event
 
 
 async def test_workers_are_told_the_trace_and_the_digest_of_the_tenant(nats_url: str) -> None:
