@@ -1,7 +1,8 @@
 """The stack of compose/compose.yaml on a real engine: built, asked, scaled, hit, replaced, taken down.
 
 Not part of the suite: `make compose-test`. WHEELS may name a folder of wheels for the build, and
-TORCH_INDEX where it takes torch from.
+TORCH_INDEX where it takes torch from; OVERRIDE a compose file that is laid over, for an engine that
+allows less than others, such as fewer open files.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ COMMAND_TIMEOUT_S = 300
 PROJECT = "penstock-test"
 IMAGE = "penstock-test"
 COMPOSE_FILE = "compose/compose.yaml"
+OVERRIDE = ["--file", os.environ["OVERRIDE"]] if "OVERRIDE" in os.environ else []
 MOST_KILLS = 8
 MAX_IMAGE_BYTES = 3_000_000_000
 CALLS = 8
@@ -60,6 +62,7 @@ class ComposeStack:
             PROJECT,
             "--file",
             "compose/compose.yaml",
+            *OVERRIDE,
             *arguments,
         ]
         environ = {

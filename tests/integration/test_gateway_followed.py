@@ -17,7 +17,7 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.bus.fleet import HeartbeatPublisher
 from shared.deadline import SYSTEM_CLOCK
-from shared.messages import Mark, Reserve
+from shared.messages import Mark, RequestAccount, Reserve
 from tests.integration.gateway_peers import (
     GATEWAY,
     MODEL,
@@ -201,8 +201,13 @@ async def test_without_configuration_there_is_neither_thread_nor_export(nats_url
     with collector() as collecting:
         async with fleet(nats_url) as peers, gateway(nats_url) as running:
             await answer_moved(running, peers)
-            await until(lambda: running.registry.account(NAME).__class__.__name__ == "RequestAccount")
+            await until(lambda: told(running))
         assert collecting.exports == 0
+
+
+async def told(running: Running) -> bool:
+    """Whether the request has ended and can be told of."""
+    return isinstance(await running.registry.account(NAME), RequestAccount)
 
 
 async def test_no_request_waits_for_a_collector_that_does_not_answer(nats_url: str) -> None:

@@ -201,7 +201,7 @@ class SessionRegistry:
             case AuditRequest():
                 self._answer(envelope, self.audit())
             case messages.AccountRequest(name):
-                self._answer(envelope, self.account(name))
+                self._context.tasks.start("account", self._answer_account(envelope, name))
             case SnapshotRequest():
                 self._answer(envelope, Snapshot(0, b""))
             case Drain():
@@ -261,12 +261,15 @@ class SessionRegistry:
         )
         return AuditReport("gateway", self._context.instance, self._incarnation, held)
 
-    def account(self, name: str) -> messages.RequestAccount | messages.NoAccount:
+    async def _answer_account(self, envelope: Envelope, name: str) -> None:
+        await self._context.bus.answer(envelope, await self.account(name), hop="gateway")
+
+    async def account(self, name: str) -> messages.RequestAccount | messages.NoAccount:
         """Return where the time of a request went, by our id of it or by its client's."""
         ended = self._context.ended_requests
         record = ended.find(name)
         if record is not None:
-            return ended.account(record)
+            return await asyncio.to_thread(ended.account, record)
         live = [s for s in self._live.values() if name in (s.request_id, s.client_id)]
         return messages.NoAccount(live[0].state.phase.value if live else "", ended.kept)
 

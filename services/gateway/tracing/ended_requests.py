@@ -49,8 +49,10 @@ class EndedRequests:
         return next((r for r in reversed(self._records) if name in (r.request_id, r.client_id)), None)
 
     def account(self, record: RequestRecord) -> RequestAccount:
-        """Return where its time went, and where that of others of its model and length went."""
-        others = [other for other in self._records if _alike(other, record) and other is not record]
+        """Return where its time went, and where that of others of its model and length went. It takes some
+        milliseconds, so call it in a thread."""
+        records = list(self._records)  # at once: others are added meanwhile
+        others = [other for other in records if _alike(other, record) and other is not record]
         return RequestAccount(
             request_id=record.request_id,
             client_id=record.client_id,

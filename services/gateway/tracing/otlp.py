@@ -17,14 +17,18 @@ SCOPE = "penstock"
 ERROR_STATUS = 2
 
 
-def encode_spans(spans: Iterable[HopSpan], version: str) -> bytes:
-    """Return the body of an export: spans by whose they are."""
+def encode_export(requests: Iterable[bytes]) -> bytes:
+    """Return the body of an export of requests, each as `encode_request` has made it."""
+    return b'{"resourceSpans": [' + b", ".join(requests) + b"]}"
+
+
+def encode_request(spans: Iterable[HopSpan], version: str) -> bytes:
+    """Return the part of an export that is one request's: its spans by whose they are."""
     of_services: dict[tuple[str, str], list[HopSpan]] = {}
     for span in spans:
         of_services.setdefault((span.role, span.instance), []).append(span)
-    return json.dumps(
-        {"resourceSpans": [_of_service(*who, version, own) for who, own in of_services.items()]}
-    ).encode()
+    parts = [json.dumps(_of_service(*who, version, own)) for who, own in of_services.items()]
+    return ", ".join(parts).encode()
 
 
 def rejected_spans(answer: bytes) -> int:
