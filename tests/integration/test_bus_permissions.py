@@ -42,7 +42,8 @@ MESSAGES = [message.__name__ for message in typing.get_args(Message)]
 ANSWERS = {
     "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "HoldReport", "KvSegment", "Snapshot",
     "AuditReport", "Detokenized", "Embedded", "TokenBytes", "ResponseFound", "ResponseMissing",
-    "TextScores",
+    "TextScores", "RequestAccount", "NoAccount", "KeyUsesBegun", "KeyUsesRefused", "KeyKeptElsewhere",
+    "KeyClaimed",
 }  # fmt: skip
 """The messages that nobody may send but to who has asked."""
 

@@ -329,7 +329,7 @@ async def test_a_message_for_another_service_is_answered_with_a_typed_error(nats
 
 @pytest.mark.parametrize("method", ["Generate", "Tokenize", "Retrieve"])
 async def test_bytes_that_are_no_message_are_an_invalid_argument(nats_url: str, method: str) -> None:
-    before = metric.value("penstock_requests_total", outcome="failed")
+    before = metric.total("penstock_requests_total", outcome="failed")
     async with gateway(nats_url) as running:
         path = f"/penstock.v1.Inference/{method}"
         sent = b"\xff" * 40
@@ -343,7 +343,7 @@ async def test_bytes_that_are_no_message_are_an_invalid_argument(nats_url: str, 
             caught = error
     assert caught.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "no message of this call" in (caught.details() or "")
-    assert metric.value("penstock_requests_total", outcome="failed") == before + 1
+    assert metric.total("penstock_requests_total", outcome="failed") == before + 1
 
 
 async def test_bytes_that_are_no_message_end_a_stream_of_messages_too(nats_url: str) -> None:

@@ -17,7 +17,7 @@ from shared.messages import (
 from tests.integration.gateway_peers import Answer, default_answer, gateway
 from tests.integration.http_edge import CHAT, HELLO, TEXT, edge
 from tests.support.http import call, events, http_client
-from tests.support.metric import value
+from tests.support.metric import total
 
 
 async def test_a_wrong_field_is_a_400_that_names_it(nats_url: str) -> None:
@@ -151,7 +151,7 @@ async def test_an_error_after_the_first_token_is_an_event_of_the_stream(nats_url
 
 
 async def test_a_refusal_counts_as_one_request(nats_url: str) -> None:
-    before = value("penstock_requests_total", outcome="failed")
+    before = total("penstock_requests_total", outcome="failed")
     async with gateway(nats_url) as running, http_client(running.http.address) as client:
         assert (await call(client, CHAT, {"messages": []})).status == 400
-    assert value("penstock_requests_total", outcome="failed") == before + 1
+    assert total("penstock_requests_total", outcome="failed") == before + 1
