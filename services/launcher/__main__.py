@@ -1,4 +1,4 @@
-"""`penstock up`: run the stack until SIGINT or SIGTERM; a second signal kills it at once."""
+"""`penstock up`: run the stack until SIGINT, SIGTERM or SIGHUP; a second SIGINT or SIGTERM kills it at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
     """The exit code: 0 stopped as asked, 1 failed, 2 a wrong option, configuration or model."""
-    options = parse_options(argv)
+    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    options = parse_options(argv, on_terminal=on_terminal)
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     logging.configure("warning", "launcher", "launcher")
     writer = LineWriter(sys.stderr.buffer, colour=colour, as_json=options.log_format == "json")
@@ -54,7 +55,10 @@ async def _run(options: StackOptions, writer: LineWriter, plan: Plan) -> None:
     stack = Stack(options, writer, announce=_announce, plan=plan)
 
     def on_signal(signum: signal.Signals) -> None:
-        if stack.stop.is_set():
+        if signum == signal.SIGHUP:  # the kernel and a shell may both say that a terminal has closed
+            if not stack.stop.is_set():
+                writer.write("penstock", b"the terminal has closed: stopping")
+        elif stack.stop.is_set():
             writer.write("penstock", b"%s again: killing everything" % signum.name.encode())
             stack.kill.set()
         else:
@@ -64,13 +68,15 @@ async def _run(options: StackOptions, writer: LineWriter, plan: Plan) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, on_signal, signum)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else `nohup` keeps the stack without a terminal
+        loop.add_signal_handler(signal.SIGHUP, on_signal, signal.SIGHUP)
     await stack.run()
 
 
 def _announce(line: str) -> None:
     try:
         print(line, flush=True)
-    except BrokenPipeError:  # whoever wanted to know has left; the stack goes on
+    except OSError:  # whoever wanted to know has left, or the terminal has closed, which a signal tells
         discard_stream(sys.stdout)
 
 

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         "--alone", action="store_true", help="of services that are not started by `penstock up`"
     )
     args = parser.parse_args(argv)
-    options = stack_options(parser, args, os.environ)
+    options = stack_options(parser, args, os.environ, on_terminal=sys.stdout.isatty())
     settings, problems = _alone(os.environ) if args.alone else (_started(options), list(options.problems))
     if args.check:
         problems += [*unknown_variables(os.environ), *_model_problems(options)]

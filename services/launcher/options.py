@@ -138,7 +138,8 @@ def build_up_parser() -> argparse.ArgumentParser:
         choices=("json", "text"),
         default="",
         help="text: for people; json: every line an object, also those of penstock and nats-server "
-        "(default: what the services are configured to, each line behind who said it)",
+        "(default: what the services are configured to, else text on a terminal and JSON elsewhere, "
+        "each line behind who said it)",
     )
     parser.add_argument(
         "--state-dir", type=Path, metavar="DIR", default=Path(".penstock"), help="where stack.json is written"
@@ -153,16 +154,22 @@ def build_up_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> StackOptions:
+def parse_options(
+    argv: Sequence[str], environ: Mapping[str, str] = os.environ, *, on_terminal: bool = False
+) -> StackOptions:
     """Prints a sentence and exits with 2 on a wrong option, as argparse does."""
     parser = build_up_parser()
-    return stack_options(parser, parser.parse_args(argv), environ)
+    return stack_options(parser, parser.parse_args(argv), environ, on_terminal=on_terminal)
 
 
 def stack_options(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, environ: Mapping[str, str]
+    parser: argparse.ArgumentParser,
+    args: argparse.Namespace,
+    environ: Mapping[str, str],
+    *,
+    on_terminal: bool = False,
 ) -> StackOptions:
-    """Combine the options, the environment and the configuration file."""
+    """Combine the options, the environment and the configuration file. `on_terminal`: people read logs."""
     if not 0 < args.start_timeout <= MAX_START_TIMEOUT_S:
         parser.error(f"--start-timeout must be between 0 and {MAX_START_TIMEOUT_S:.0f} seconds")
     state_dir = args.state_dir.resolve()
@@ -176,12 +183,13 @@ def stack_options(
     draft = _draft(settings_of("speculator", file, environ, {}, options["speculator"])["model"], model)
     counts = _counts(parser, args, draft)
     fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
+    for_people = {"log_format": "text"} if on_terminal else {}
     settings = {
         role: settings_of(
             role,
             file,
             environ,
-            {"fleet_key": fleet_key, **_defaults_of(role, counts[role], draft, state_dir)},
+            {"fleet_key": fleet_key, **for_people, **_defaults_of(role, counts[role], draft, state_dir)},
             options[role],
         )
         for role in ROLES

@@ -21,6 +21,7 @@ from shared.bus.connection import FIRST_CONNECT_S
 from shared.bus.credentials import Credentials
 from shared.bus.nats_server import NatsServer
 from shared.bus.refusals import REFUSED_FOR_S
+from tests.support.terminal import Terminal
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -263,7 +264,7 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
     await until(lambda: any("decode-0 ready in" in line for line in up.stderr))
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_drains_in_order_and_leaves_nothing(start: Start, signum: signal.Signals) -> None:
     up = start()
     await up.until_ready()
@@ -275,6 +276,50 @@ async def test_a_signal_drains_in_order_and_leaves_nothing(start: Start, signum:
     assert not (up.state_dir / "stack.json").exists()
     goodbyes = [line for line in up.stderr if "goodbye" in line]
     assert goodbyes == ["gateway-0 | goodbye from gateway-0", "decode-0 | goodbye from decode-0"]
+
+
+async def test_a_second_hangup_kills_nothing_that_drains(start: Start) -> None:
+    up = start()
+    await up.until_ready()
+    up.process.send_signal(signal.SIGHUP)
+    await until(lambda: any("the terminal has closed: stopping" in line for line in up.stderr))
+    up.process.send_signal(signal.SIGHUP)
+    assert up.wait() == 0
+    assert [line for line in up.stderr if "goodbye" in line or "killing" in line] == [
+        "gateway-0 | goodbye from gateway-0",
+        "decode-0 | goodbye from decode-0",
+    ]
+
+
+async def test_nohup_keeps_a_stack_whose_terminal_has_closed(start: Start) -> None:
+    up = start(prefix=("nohup",))
+    await up.until_ready()
+    up.process.send_signal(signal.SIGHUP)
+    up.process.send_signal(signal.SIGTERM)
+    assert up.wait() == 0
+    assert not any("the terminal has closed" in line for line in up.stderr)
+
+
+def test_a_terminal_is_told_in_text_and_leaves_nothing_when_it_closes(tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    (tmp_path / "service.py").write_text(SERVICE)
+    commands = {role: [sys.executable, str(tmp_path / "service.py"), role] for role in ("gateway", "decode")}
+    constants = {"first_connect_s": FIRST_CONNECT_S, "refused_for_s": REFUSED_FOR_S}
+    probes = {"hung_after_probes": HUNG_AFTER_PROBES, "probe_s": PROBE_EVERY_S}
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER.format(commands=commands, forked=False, **constants, **probes))
+    options = ("--state-dir", str(state_dir), "--draft", "none", "--grpc-port", "0", "--http-port", "0")
+    environ = {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(tmp_path))), "NO_COLOR": "1"}
+    with Terminal((sys.executable, str(driver), *options), environ=environ) as terminal:
+        terminal.until("ready grpc=")
+        stack = json.loads((state_dir / "stack.json").read_text())
+        pids = [row["pid"] for row in stack["instances"]]
+        assert b"PENSTOCK_LOG_FORMAT=text" in environ_of(pids[0])
+        assert "\x1b[" not in terminal.shown
+        terminal.hang_up()
+        assert terminal.end() == 0
+    assert alive(pids) == []
+    assert not (state_dir / "stack.json").exists()
 
 
 async def test_a_killed_launcher_takes_everything_with_it_and_the_next_one_starts(start: Start) -> None:

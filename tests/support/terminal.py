@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import struct
 import subprocess
 import sys
@@ -63,11 +64,19 @@ class Terminal:
         self.shown = ""
         self._seen = 0
         self._changed = threading.Condition()
+        self._hung_up, self._hang_up = os.pipe()
         self._reader = threading.Thread(target=self._read, name="terminal")
         self._reader.start()
 
     def enter(self, text: str) -> None:
         os.write(self._ours, text.encode())
+
+    def hang_up(self) -> None:
+        """Close our side, as a window that is closed does: the kernel tells those in it."""
+        os.write(self._hang_up, b"x")
+        self._reader.join(TIMEOUT_S)  # a read that waits would keep it open
+        os.close(self._ours)
+        self._ours = -1
 
     def interrupt(self) -> None:
         """Ctrl-C, once it waits: Python overlooks one between readline's prompt and its wait."""
@@ -99,7 +108,9 @@ class Terminal:
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # nobody has the other side open any more
-            while chunk := os.read(self._ours, CHUNK_BYTES):
+            while self._hung_up not in select.select((self._ours, self._hung_up), (), ())[0]:
+                if not (chunk := os.read(self._ours, CHUNK_BYTES)):
+                    return
                 with self._changed:
                     self.shown += chunk.decode(errors="replace").replace("\r\n", "\n")
                     self._changed.notify_all()
@@ -113,4 +124,6 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
         self.end()
-        os.close(self._ours)
+        for end in (self._ours, self._hung_up, self._hang_up):
+            if end >= 0:
+                os.close(end)
