@@ -1,4 +1,4 @@
-"""`penstock up`: run the stack until SIGINT, SIGTERM or SIGHUP; a second SIGINT or SIGTERM kills it at once."""
+"""`penstock up`: run the stack until SIGINT, SIGTERM or SIGHUP; a second one but SIGHUP kills it at once."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,13 +15,18 @@ from typing import Any
 from services.cli.exit_codes import EXIT_FAILED
 from services.cli.fleet.adapter_reports import SHOWN_DIGITS, AdapterState, adapter_states
 from services.cli.fleet.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
+from services.cli.view.answer_output import terminal_width
 from services.cli.view.live_text import LiveText
-from services.cli.view.table import table
+from services.cli.view.table import cut_to, said_columns, table
 from shared.deadline import MAX_SKEW_US
 from shared.degradation import DegradationLevel
 from shared.messages import CorpusReport
 
 WATCH_S = 1.0
+LEAST_WIDTH = 20
+"""A terminal that is narrower gets lines of this width."""
+CONTINUED = "  "
+"""Stands before the rest of a line that goes on in the next."""
 HEAD = (
     "role",
     "instance",
@@ -76,7 +82,17 @@ def _shown(seen: list[Seen], *, as_json: bool) -> str:
         return "no instance is heard on this bus; is the stack running?"
     edges = [line for one in seen if (line := _edges(one))]
     rows = [_row(one, _avoiding(one, seen)) for one in seen]
-    return "\n".join([table(HEAD, rows), *edges, *_models(seen), *_adapters(seen), *_corpora(seen)])
+    notes = [*edges, *_models(seen), *_adapters(seen), *_corpora(seen)]
+    if sys.stdout.isatty():
+        return "\n".join(_fitting(rows, notes, max(LEAST_WIDTH, terminal_width() - 1)))
+    return "\n".join([table(HEAD, rows), *notes])
+
+
+def _fitting(rows: list[tuple[str, ...]], notes: list[str], width: int) -> list[str]:
+    """Cut the lines of the table to a width, without columns that say nothing; wrap the notes below it."""
+    head, said = said_columns(HEAD, rows)
+    cut = [cut_to(line, width) for line in table(head, said).splitlines()]
+    return cut + [part for note in notes for part in textwrap.wrap(note, width, subsequent_indent=CONTINUED)]
 
 
 def _models(seen: list[Seen]) -> list[str]:

@@ -6,6 +6,8 @@ import os
 import shutil
 from typing import TextIO
 
+from services.cli.view.table import cut_to
+
 ERASE_LINE_END = "\x1b[K"
 ERASE_BELOW = "\x1b[J"
 UP = "\x1b[{lines}F"
@@ -43,4 +45,4 @@ def _fitting(lines: list[str]) -> list[str]:
     height = max(1, size.lines - 1)
     if len(lines) > height:
         lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more lines"]
-    return [line[: max(1, size.columns - 1)] for line in lines]
+    return [cut_to(line, max(1, size.columns - 1)) for line in lines]

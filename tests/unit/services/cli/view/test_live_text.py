@@ -32,4 +32,4 @@ def test_on_a_terminal_a_text_takes_the_place_of_the_one_before() -> None:
 def test_what_does_not_fit_is_cut_and_said() -> None:
     out = io.StringIO()
     LiveText(out, redraws=True).show("0123456789abc\n1\n2\n3\n4")
-    assert out.getvalue().replace("\x1b[K", "").replace("\x1b[J", "") == "012345678\n1\n… 3 more \n"
+    assert out.getvalue().replace("\x1b[K", "").replace("\x1b[J", "") == "01234567…\n1\n… 3 more…\n"
