@@ -41,6 +41,7 @@ async def drain(stack: Stack, instance: str, *argv: str) -> tuple[int, str]:
             "services.cli",
             "drain",
             instance,
+            "--yes",
             "--state-dir",
             str(stack.state_dir),
             *argv,

@@ -221,7 +221,7 @@ async def test_ctrl_c_ends_a_waiting_audit(nats_url: str, play: Play) -> None:
 
 async def test_ctrl_c_ends_a_waiting_drain(nats_url: str, play: Play) -> None:
     await play("decode")
-    running = Running(command("drain", "decode-0", "--nats-url", nats_url))
+    running = Running(command("drain", "decode-0", "--yes", "--nats-url", nats_url))
     await asyncio.to_thread(running.until_stdout, b"decode-0 drains")
     assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
 
@@ -314,7 +314,9 @@ def test_a_closed_pipe_ends_a_command_quietly(argv: tuple[str, ...], tmp_path: P
     assert (code, err) == (141, "")
 
 
-@pytest.mark.parametrize("argv", [("status",), ("status", "--watch"), ("audit",), ("drain", "decode-0")])
+@pytest.mark.parametrize(
+    "argv", [("status",), ("status", "--watch"), ("audit",), ("drain", "decode-0", "--yes")]
+)
 async def test_a_closed_pipe_ends_a_command_on_the_bus_quietly(
     argv: tuple[str, ...], nats_url: str, play: Play
 ) -> None:

@@ -72,6 +72,22 @@ async def test_status_lists_every_instance(nats_url: str, play: Play) -> None:
     ]
 
 
+@pytest.mark.parametrize("columns", [80, 40])
+async def test_a_status_fits_the_terminal_and_marks_what_it_cuts(
+    nats_url: str, play: Play, columns: int
+) -> None:
+    await play("gateway")
+    await play("decode")
+    command = (sys.executable, "-m", "services.cli", "status", "--nats-url", nats_url)
+    with Terminal(command, columns=columns) as terminal:
+        assert await asyncio.to_thread(terminal.end) == 0
+    head, *rows = terminal.shown.splitlines()
+    assert head.split()[:3] == ["role", "instance", "state"]
+    assert all(len(line) < columns for line in (head, *rows))
+    assert head.endswith("…") is (columns == 40)
+    assert "stalled s" not in head
+
+
 async def test_a_watched_status_stays_in_its_place_on_a_terminal(nats_url: str, play: Play) -> None:
     await play("gateway")
     await play("decode")
@@ -189,3 +205,39 @@ async def test_index_builds_and_tells_where(tmp_path: Path) -> None:
     assert out == f"1 files, 2 passages (2 new) in {folder}\n"
     assert "embedding 2/2" in err
     assert "skipped b.txt: it is not UTF-8 text" in err
+
+
+async def test_the_last_of_a_role_is_not_drained_by_a_script_that_did_not_say_so(
+    nats_url: str, play: Play
+) -> None:
+    await play("decode")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", "drain", "decode-0", "--nats-url", nats_url),
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    async with asyncio.timeout(TIMEOUT_S):
+        out, err = await process.communicate()
+    assert (process.returncode, out) == (1, b"")
+    assert err.decode() == (
+        "penstock drain: decode-0 is the last decode that is ready: requests that need one wait or fail "
+        "until another is; pass --yes to drain it all the same\n"
+    )
+
+
+async def test_on_a_terminal_the_last_of_a_role_is_drained_after_a_yes_alone(
+    nats_url: str, play: Play
+) -> None:
+    await play("decode")
+    command = (sys.executable, "-m", "services.cli", "drain", "decode-0", "--nats-url", nats_url)
+    with Terminal(command, columns=200) as terminal:
+        await asyncio.to_thread(terminal.until, "Drain it all the same? [y/N] ")
+        terminal.enter("\n")
+        assert await asyncio.to_thread(terminal.end) == 1
+    assert "decode-0 goes on as it was" in terminal.shown
+    with Terminal(command, columns=200) as terminal:
+        await asyncio.to_thread(terminal.until, "Drain it all the same? [y/N] ")
+        terminal.enter("y\n")
+        await asyncio.to_thread(terminal.until, "decode-0 drains; it holds 2")
