@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]  # it has no types
+import jsonschema
 import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
 import yaml

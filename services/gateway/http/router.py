@@ -47,6 +47,7 @@ ENDPOINTS = {
 }
 """Path → its name in metrics, of the pages that take requests."""
 
+
 class HttpRouter:
     def __init__(
         self,
