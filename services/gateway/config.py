@@ -178,6 +178,12 @@ class GatewayConfig(ServiceConfig):
         minimum=0.0,
         maximum=1000.0,
     )
+    cite_wait_ms: float = field_of(
+        300.0,
+        help="longest wait at the end of an answer for which passages support what it says; 0 = nobody looks",
+        minimum=0.0,
+        maximum=10_000.0,
+    )
     local_prefill_tokens: int = field_of(
         512,
         help="most uncached tokens of a prompt that decode may compute itself where that is sooner; 0 = none",

@@ -22,7 +22,7 @@ from services.retriever.question import (
     degraded,
 )
 from services.retriever.served_corpus import ServedCorpus
-from services.retriever.text_jobs import NO_RERANKER, TextJob, check_texts
+from services.retriever.text_jobs import NO_RERANKER, TextJob, TextMessage, check_texts
 from services.retriever.work_queue import Asked, RetrieverWork, WorkQueue
 from shared.actor import Tombstones
 from shared.actor.bus_actor import cancelled
@@ -39,6 +39,7 @@ from shared.errors import (
 from shared.messages import (
     Cancel,
     CancelAck,
+    CiteAnswer,
     Embed,
     Heartbeat,
     Held,
@@ -111,7 +112,7 @@ class RetrieverActor(ServiceActor):
         match delivery.message:
             case Retrieve() as retrieve:
                 await self._on_retrieve(delivery, retrieve)
-            case Embed() | RerankTexts() as texts:
+            case Embed() | RerankTexts() | CiteAnswer() as texts:
                 self._on_texts(delivery, texts)
             case Cancel() as cancel:
                 ack = await self._cancel(delivery, cancel)
@@ -133,7 +134,7 @@ class RetrieverActor(ServiceActor):
         self._check_room()
         self._work_queue.add(asked)
 
-    def _on_texts(self, delivery: Delivery, message: Embed | RerankTexts) -> None:
+    def _on_texts(self, delivery: Delivery, message: TextMessage) -> None:
         self._check_wanted(delivery)
         check_texts(message)
         if isinstance(message, RerankTexts) and not self._reranker:

@@ -1,5 +1,5 @@
-"""Texts that are of no corpus: their vectors, or how well they answer a question. What of it runs in the
-retriever's worker thread, and what waits for that."""
+"""Texts that are of no corpus: their vectors, how well they answer a question, what supports an answer. What
+of it runs in the retriever's worker thread, and what waits for that."""
 
 from __future__ import annotations
 
@@ -10,23 +10,34 @@ from shared.bus import Delivery
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, InvalidRequest, NotFound, TooLarge
 from shared.messages import (
+    MAX_CITED_ANSWER_CHARS,
+    MAX_CITED_PASSAGE_BYTES,
+    MAX_CITED_PASSAGES,
     MAX_EMBED_TEXT_BYTES,
     MAX_EMBED_TEXTS,
     MAX_QUERY_CHARS,
     MAX_RERANK_TEXTS,
+    AnswerCited,
+    CiteAnswer,
     Embed,
     Embedded,
     RerankTexts,
     TextScores,
 )
+from shared.retrieval.citing.answer_citations import cite_answer
 from shared.retrieval.encoders.embedder import Embedder
 from shared.retrieval.encoders.rerank import BATCH_PASSAGES, Reranker, ScoredTexts
 
 FLOAT32_LE = "<f4"
+
+TextMessage = Embed | RerankTexts | CiteAnswer
 NO_RERANKER = (
     "this retriever has no reranker; set reranker under [retriever], or PENSTOCK_RETRIEVER_RERANKER, "
     "to late-interaction or the folder of a cross-encoder"
 )
+
+
+_PHASES: dict[type[TextMessage], str] = {Embed: "embedding", RerankTexts: "reranking", CiteAnswer: "citing"}
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +45,7 @@ class TextJob:
     """Waits for its turn and its answer, until `end`. `dropped`: nobody wants the answer any more."""
 
     delivery: Delivery
-    message: Embed | RerankTexts
+    message: TextMessage
     end: Deadline
     dropped: bool = False
 
@@ -44,11 +55,10 @@ class TextJob:
 
     @property
     def phase(self) -> str:
-        return "embedding" if isinstance(self.message, Embed) else "reranking"
+        return _PHASES[type(self.message)]
 
     def late_answer(self) -> DeadlineExpired:
-        what = "embed" if isinstance(self.message, Embed) else "rank"
-        return DeadlineExpired(f"there was no time to {what} the texts; allow more, or send fewer")
+        return DeadlineExpired(f"there was no time for {self.phase} the texts; allow more, or send fewer")
 
 
 class TextWork:
@@ -58,15 +68,33 @@ class TextWork:
         self._embedder = embedder
         self._reranker = reranker
 
-    def run(self, job: TextJob) -> Embedded | TextScores:
+    def run(self, job: TextJob) -> Embedded | TextScores | AnswerCited:
         """Raises DeadlineExpired when there is no time, or nobody, for the rest of it."""
         if isinstance(job.message, RerankTexts):
             return self._score(job, job.message)
+        if isinstance(job.message, CiteAnswer):
+            return self._cite(job, job.message)
         texts = self._embedder.embed_counted(job.message.texts)
         return Embedded(
             vectors=tuple(vector.astype(FLOAT32_LE).tobytes() for vector in texts.vectors),
             tokens=tuple(texts.tokens),
             truncated=tuple(texts.truncated),
+        )
+
+    def _cite(self, job: TextJob, message: CiteAnswer) -> AnswerCited:
+        """Raises DeadlineExpired where it is too late for any of it."""
+        if job.dropped or job.end.expired():
+            raise job.late_answer()
+        return AnswerCited(
+            tuple(
+                cite_answer(
+                    message.question,
+                    message.answer,
+                    message.passages,
+                    self._embedder.embed_passages,
+                    lambda: not (job.dropped or job.end.expired()),
+                )
+            )
         )
 
     def _score(self, job: TextJob, message: RerankTexts) -> TextScores:
@@ -85,10 +113,13 @@ class TextWork:
         )
 
 
-def check_texts(message: Embed | RerankTexts) -> None:
+def check_texts(message: TextMessage) -> None:
     """Raises InvalidRequest or TooLarge for what a gateway would not send."""
     if isinstance(message, Embed):
         _check_each(message.texts, MAX_EMBED_TEXTS)
+        return
+    if isinstance(message, CiteAnswer):
+        _check_cited(message)
         return
     if not message.query.strip():
         raise InvalidRequest("the question is empty; texts are ranked by how well they answer one")
@@ -98,6 +129,17 @@ def check_texts(message: Embed | RerankTexts) -> None:
             f"texts are ranked for one of at most {MAX_QUERY_CHARS}"
         )
     _check_each(message.texts, MAX_RERANK_TEXTS)
+
+
+def _check_cited(message: CiteAnswer) -> None:
+    if not 1 <= len(message.passages) <= MAX_CITED_PASSAGES:
+        raise InvalidRequest(
+            f"{len(message.passages)} passages were sent; an answer is cited from 1 to {MAX_CITED_PASSAGES}"
+        )
+    if max(len(message.answer), len(message.question)) > MAX_CITED_ANSWER_CHARS:
+        raise TooLarge(f"an answer and its question have at most {MAX_CITED_ANSWER_CHARS} characters each")
+    if sum(len(text.encode(errors="surrogatepass")) for text in message.passages) > MAX_CITED_PASSAGE_BYTES:
+        raise TooLarge(f"the passages are over the limit of {MAX_CITED_PASSAGE_BYTES} bytes; send fewer")
 
 
 def _check_each(texts: Sequence[str], most: int) -> None:

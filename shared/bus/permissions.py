@@ -43,6 +43,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
             messages.Retrieve,
             messages.Embed,
             messages.RerankTexts,
+            messages.CiteAnswer,
             messages.LookUpResponse,
             messages.KeepResponse,
             messages.Cancel,

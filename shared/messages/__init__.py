@@ -3,6 +3,7 @@
     packing     lists of ids and of block hashes as bytes
     envelope    what surrounds every message, and the two answers that any ask may get
     adapters    low-rank changes of a model, as routes and heartbeats name them
+    citing      the gateway asks a retriever what supports an answer
     corpora     what a retriever says of its corpora
     preprocessing  the gateway asks retriever and tokenizer
     routing     the gateway routes a request, cancels it, hears that it cannot go on
@@ -26,6 +27,14 @@ from shared.messages.accounts import (
     RequestAccount,
 )
 from shared.messages.adapters import MAX_REPORTED_CHARS, NO_ADAPTER, AdapterId, AdapterReport
+from shared.messages.citing import (
+    MAX_CITED_ANSWER_CHARS,
+    MAX_CITED_PASSAGE_BYTES,
+    MAX_CITED_PASSAGES,
+    AnswerCited,
+    CiteAnswer,
+    CitedSentence,
+)
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
 from shared.messages.fleet import (
@@ -149,6 +158,8 @@ Message = (
     | Embedded
     | RerankTexts
     | TextScores
+    | CiteAnswer
+    | AnswerCited
     | Retrieve
     | Retrieved
     | FoundFirst
@@ -206,6 +217,9 @@ Message = (
 
 __all__ = [
     "CACHE_DIGEST_BYTES",
+    "MAX_CITED_ANSWER_CHARS",
+    "MAX_CITED_PASSAGES",
+    "MAX_CITED_PASSAGE_BYTES",
     "MAX_COMPARED_BYTES",
     "MAX_CORPUS_CHARS",
     "MAX_EMBED_TEXTS",
@@ -229,6 +243,7 @@ __all__ = [
     "AccountRequest",
     "AdapterId",
     "AdapterReport",
+    "AnswerCited",
     "AttemptAccount",
     "AuditReport",
     "AuditRequest",
@@ -237,6 +252,8 @@ __all__ = [
     "Cancel",
     "CancelAck",
     "ChatTurn",
+    "CiteAnswer",
+    "CitedSentence",
     "ClaimKey",
     "ClientCancel",
     "CorpusReport",

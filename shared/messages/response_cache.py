@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.messages.citing import CitedSentence
 from shared.messages.preprocessing import ScoredPassage
 
 CACHE_DIGEST_BYTES = 32
@@ -34,7 +35,7 @@ class ResponseKey:
 class KeptResponse:
     """An answer as it went out. `text` has calls of tools in it as the model wrote them, in `tool_format`.
     `prompt_places` are those at which the passages stood in the prompt, one for each; `retrieval_query` is as
-    in PromptInfo."""
+    in PromptInfo, `cited` what the passages support of it."""
 
     request_id: str
     model: str
@@ -47,6 +48,7 @@ class KeptResponse:
     passages: tuple[ScoredPassage, ...] = ()
     prompt_places: tuple[int, ...] = ()
     retrieval_query: str = ""
+    cited: tuple[CitedSentence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class HeldSearch:
         ]
 
     def run_texts(self, job: TextJob) -> Embedded | TextScores:
+        assert isinstance(job.message, Embed | RerankTexts)
         texts = job.message.texts
         self.batches.append(list(texts))
         self.job = job

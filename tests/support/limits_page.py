@@ -59,6 +59,7 @@ ROOMS = (
             "shared/kv",
             "services/tokenizer",
             "services/retriever",
+            "shared/retrieval/citing",
             "services/detokenizer",
             "services/gateway/scope",
             "shared/fairness/share.py",

@@ -225,7 +225,7 @@ CLI_ORDER = (
     [
         ("services/cli", CLI_ORDER),
         ("shared/kv", KV_ORDER),
-        ("shared/retrieval", ("documents", "encoders", "index")),
+        ("shared/retrieval", ("documents", "encoders", "index", "citing")),
         ("shared/engine", ENGINE_ORDER),
         ("services/gateway", GATEWAY_ORDER),
         ("services/gateway/http", HTTP_ORDER),

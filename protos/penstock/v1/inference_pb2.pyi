@@ -406,20 +406,38 @@ class TopLogprob(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class Terminal(_message.Message):
-    __slots__ = ("outcome", "finish_reason", "usage", "timeline", "error", "choice")
+    __slots__ = ("outcome", "finish_reason", "usage", "timeline", "error", "choice", "citations")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
+    CITATIONS_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     finish_reason: FinishReason
     usage: Usage
     timeline: Timeline
     error: Error
     choice: int
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timeline: _Optional[_Union[Timeline, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., choice: _Optional[int] = ...) -> None: ...
+    citations: _containers.RepeatedCompositeFieldContainer[Citation]
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timeline: _Optional[_Union[Timeline, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., choice: _Optional[int] = ..., citations: _Optional[_Iterable[_Union[Citation, _Mapping]]] = ...) -> None: ...
+
+class Citation(_message.Message):
+    __slots__ = ("start", "end", "prompt_place", "passage_start", "passage_end", "support")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_PLACE_FIELD_NUMBER: _ClassVar[int]
+    PASSAGE_START_FIELD_NUMBER: _ClassVar[int]
+    PASSAGE_END_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    prompt_place: int
+    passage_start: int
+    passage_end: int
+    support: float
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., prompt_place: _Optional[int] = ..., passage_start: _Optional[int] = ..., passage_end: _Optional[int] = ..., support: _Optional[float] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "draft_tokens", "accepted_draft_tokens", "replacements", "ngram_draft_tokens", "accepted_ngram_draft_tokens")

@@ -46,6 +46,9 @@ class ChatOutput(TextOutput):
             self._view.end()
         super().end(terminal)
 
+    def said(self) -> str:
+        return "".join(self.pieces)
+
     def longer_answer(self, tokens: int) -> str:
         return f"/set max_tokens {tokens} lets the next one go on for longer"
 

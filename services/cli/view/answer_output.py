@@ -7,6 +7,7 @@ import shutil
 from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.view.citation_view import citation_fields, cited_line
 from services.cli.view.passage_view import passage_fields, passage_head
 from services.cli.view.terminal_text import TextSink
 from services.cli.view.timeline_table import timeline_table
@@ -50,8 +51,12 @@ class TextOutput:
         self._tell_cut = tell_cut
         self._max_tokens = 0
         self._last = "\n"
+        self._texts: list[str] = []
+        self._sources: dict[int, pb.RetrievedPassage] = {}
 
     def prompt(self, info: pb.PromptInfo) -> None:
+        self._texts = []
+        self._sources = {each.prompt_place: each for each in info.passages if each.prompt_place}
         self._max_tokens = info.sampling.max_tokens
         for passage in sorted(info.passages, key=lambda each: each.prompt_place or len(info.passages) + 1):
             print(f"[{passage.prompt_place or NO_PLACE}] {passage_head(passage)}", file=self._err)
@@ -71,6 +76,8 @@ class TextOutput:
     def text(self, delta: pb.TextDelta) -> None:
         if delta.text:
             self._last = delta.text
+            if self._sources:
+                self._texts.append(delta.text)
             self._out.write(delta.text)
             self._out.flush()
 
@@ -80,10 +87,16 @@ class TextOutput:
         if self._timeline:
             self._out.write(timeline_table(terminal.timeline, terminal_width()))
         self._out.flush()
+        for citation in terminal.citations:
+            print(f"{self._command}: {cited_line(citation, self.said(), self._sources)}", file=self._err)
         if terminal.outcome != pb.OUTCOME_FINISHED:
             print(f"{self._command}: {sentence(terminal)}", file=self._err)
         elif terminal.finish_reason == pb.FINISH_REASON_LENGTH and self._tell_cut:
             print(f"{self._command}: {self._cut_after(terminal.usage)}", file=self._err)
+
+    def said(self) -> str:
+        """Return the text of an answer from passages."""
+        return "".join(self._texts)
 
     def _cut_after(self, usage: pb.Usage) -> str:
         cut = f"the answer was cut after {usage.completion_tokens} tokens"
@@ -144,6 +157,7 @@ class JsonOutput:
             finish_reason=FINISH_REASONS.get(terminal.finish_reason),
             usage={field.name: getattr(terminal.usage, field.name) for field in pb.Usage.DESCRIPTOR.fields},
             timeline=_timeline(terminal.timeline),
+            citations=[citation_fields(each) for each in terminal.citations],
             error=_error(terminal) if terminal.HasField("error") else None,
         )
         if self._timeline:

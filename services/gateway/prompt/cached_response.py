@@ -28,6 +28,7 @@ from shared.errors import PenstockError
 from shared.messages import (
     MAX_KEPT_BYTES,
     MAX_KEPT_TOKENS,
+    CitedSentence,
     KeepResponse,
     KeptResponse,
     LookUpResponse,
@@ -124,8 +125,9 @@ class CachedResponse:
         """Whether the answer is to be kept."""
         return self._missed is not None
 
-    def keep(self, state: SessionState) -> None:
-        """The answer that finished, where one was looked for and not found. Nobody waits for it."""
+    def keep(self, state: SessionState, cited: tuple[CitedSentence, ...]) -> None:
+        """The answer that finished, with what supports it, where one was looked for and not found. Nobody
+        waits for it."""
         missed, text = self._missed, state.log.kept_text
         if missed is None or text is None or state.finish not in KEPT_FINISHES:
             return
@@ -145,6 +147,7 @@ class CachedResponse:
             passages=passages,
             prompt_places=self._prompt_places,
             retrieval_query=self._retrieval_query,
+            cited=cited,
         )
         message = KeepResponse(missed.key, kept, bool(self._request.retrieval.passages), missed.generation)
         self._context.tasks.start(f"keep-{self._request_id}", self._send(missed.retriever, message))

@@ -9,6 +9,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.fleet.default_sampling import defaults_in_force, resolve_sampling, sampling_in_force
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.prompt.admission_gate import AdmissionGate
+from services.gateway.prompt.answer_citing import AnswerCiting
 from services.gateway.prompt.cached_response import CachedResponse
 from services.gateway.prompt.preprocessor import FoundPassages, Preprocessor, Prompt
 from services.gateway.prompt.request_hashes import RequestHashes, usual_layout
@@ -65,6 +66,7 @@ class Preparation:
         preprocessor: Preprocessor,
         warmer: Warmer,
         cached: CachedResponse,
+        citing: AnswerCiting,
     ) -> None:
         self._scope = scope
         self._context = scope.context
@@ -75,6 +77,7 @@ class Preparation:
         self._response = scope.response
         self._timeline = scope.timeline
         self._cached = cached
+        self._citing = citing
 
     async def prepare_prompt(self) -> PreparedPrompt | None:
         """Return what to route, or None when an earlier answer is on its way out. Raises why it cannot be
@@ -99,6 +102,7 @@ class Preparation:
                 retriever=read.retriever,
                 retrieval_query=read.retrieval_query,
             )
+        self._citing.record_prompt(read.found.passages, read.prompt_places, read.retriever)
         return self._prepare(request, read)
 
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
@@ -174,6 +178,7 @@ class Preparation:
         """Answer all at once; the session ends as that of the earlier answer did."""
         self._preprocessor.cancel_asks()
         kept = found.response
+        self._citing.take_earlier(kept.cited)
         self._timeline.mark_phase("cache")
         if kept.tool_format in FORMATS:
             self._response.read_calls(FORMATS[kept.tool_format])
@@ -223,7 +228,7 @@ class Preparation:
 
     def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
         """Begin the log of what the client is told, with its own prompt where it wants that."""
-        log = TokenLog(len(prompt_ids), texts=[] if self._cached.keeps else None)
+        log = TokenLog(len(prompt_ids), texts=[] if self._cached.keeps or self._citing.wanted else None)
         if request.sampling.prompt_logprobs == NO_LOGPROBS:
             self._state.begin_log(log, PromptLogprobsBuffer())
             return

@@ -19,6 +19,7 @@ from services.gateway.fleet.poison_requests import poison_request_error
 from services.gateway.fleet.request_client import InstanceGone
 from services.gateway.keys.allowance import Allowance
 from services.gateway.prompt.admission_gate import AdmissionGate
+from services.gateway.prompt.answer_citing import AnswerCiting, citation_event
 from services.gateway.prompt.cached_response import CachedResponse
 from services.gateway.prompt.preparation import Preparation
 from services.gateway.prompt.preprocessor import Preprocessor
@@ -86,6 +87,7 @@ class Session:
         self._interruption: PenstockError | None = None
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._cached = CachedResponse(scope)
+        self._citing = AnswerCiting(scope)
         self._watch = RouteWatch(scope, lambda: self._deadline)
         self.intake = TextIntake(scope, self._watch, self._interrupt)
         self._preprocessor = Preprocessor(scope)
@@ -152,7 +154,7 @@ class Session:
         finally:
             self._end(outcome)
             if outcome.finish:
-                self._cached.keep(self.state)
+                self._cached.keep(self.state, self._citing.sentences)
             self._poison_requests.close_record(self._crash_record)
             if self.state.epoch:
                 self._context.admission_queue.record_end()
@@ -202,7 +204,9 @@ class Session:
 
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
-        preparation = Preparation(self._scope, self._gate, self._preprocessor, self.warmer, self._cached)
+        preparation = Preparation(
+            self._scope, self._gate, self._preprocessor, self.warmer, self._cached, self._citing
+        )
         prompt = await preparation.prepare_prompt()
         if prompt is None:
             return self.state.finish
@@ -214,6 +218,7 @@ class Session:
                 await router.route_request(self._deadline, self._asked)
                 trouble = await self._watch.until_over(router.trials)
                 if trouble is None:
+                    await self._cite_answer()
                     return self.state.finish
                 router.avoid_failed(trouble)
                 if self._begin_replacement(trouble):
@@ -246,6 +251,11 @@ class Session:
         self.state.count_replacement()
         log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
         return False
+
+    async def _cite_answer(self) -> None:
+        """Find what supports the answer, while the workers and the place in line are another's already."""
+        self._scope.meter.end()
+        await self._citing.cite_answer(self._deadline.remaining_s() - LATE_S)
 
     def _interrupt(self, error: PenstockError) -> None:
         """End the request with `error` wherever it is."""
@@ -318,6 +328,7 @@ class Session:
         end = outcome.terminal_event(self.usage(), self.timeline.to_event())
         if end.finish_reason == pb.FINISH_REASON_STOP and self.response.has_called:
             end.finish_reason = pb.FINISH_REASON_TOOL_CALLS
+        end.citations.extend(map(citation_event, self._citing.sentences))
         return end
 
 

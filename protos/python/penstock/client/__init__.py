@@ -11,6 +11,7 @@
 
 from penstock.client._proto.inference_pb2 import (
     ChatMessage,
+    Citation,
     Embedding,
     FinishReason,
     Model,
@@ -59,6 +60,7 @@ __all__ = [
     "AsyncStream",
     "Cancelled",
     "ChatMessage",
+    "Citation",
     "Client",
     "Embedding",
     "Expired",

@@ -38,6 +38,7 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
         "warning": prompt.warning,
         "retrieval_query": prompt.retrieval_query,
         "passages": [_plain(passage) for passage in prompt.passages],
+        "citations": [_plain(citation) for citation in end.citations],
         "usage": _plain(end.usage),
     }
     if prompt.HasField("cached"):
@@ -58,7 +59,7 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
     return described
 
 
-def _plain(message: pb.RetrievedPassage | pb.Usage) -> dict[str, Any]:
+def _plain(message: pb.RetrievedPassage | pb.Citation | pb.Usage) -> dict[str, Any]:
     """Return all fields, by the contract's names."""
     plain: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True

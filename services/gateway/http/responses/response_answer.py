@@ -57,7 +57,8 @@ class ResponseAnswer:
     async def write_end(self, end: pb.Terminal) -> None:
         self.end = end
         if end.outcome == pb.OUTCOME_FINISHED:
-            await self._write_events(self._items.close(status_of(end)))
+            supported = self._items.support(end.citations)
+            await self._write_events(supported + self._items.close(status_of(end)))
 
     # ---- the answer ------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completions.token_text import TokenText, describe_tokens
-from services.gateway.http.responses.citations import Citations
+from services.gateway.http.responses.citations import Citations, FileCitation
 from shared.text.passage_source import document_of
 
 MESSAGE_ID_PREFIX = "msg_"
@@ -49,12 +49,19 @@ class MessageItem:
         self.texts.append(text)
         self.tokens.extend(tokens)
         delta = {"delta": text, "logprobs": describe_tokens(tokens)}
-        first = len(self.citations.found)
-        cited = [
-            ("output_text.annotation.added", self._place() | {"annotation_index": at, "annotation": citation})
-            for at, citation in enumerate(self.citations.read(text), start=first)
-        ]
+        cited = self._told(self.citations.read(text))
         return [("output_text.delta", self._place() | delta), *cited]
+
+    def support(self, sentences: Iterable[pb.Citation]) -> list[Happened]:
+        return self._told(self.citations.support(sentences))
+
+    def _told(self, new: Sequence[FileCitation]) -> list[Happened]:
+        """Tell citations that are among those found by now, as the last ones."""
+        first = len(self.citations.found) - len(new)
+        return [
+            ("output_text.annotation.added", self._place() | {"annotation_index": at, "annotation": citation})
+            for at, citation in enumerate(new, start=first)
+        ]
 
     def closing(self, status: str) -> list[Happened]:
         part = self.part
@@ -117,6 +124,13 @@ class ResponseItems:
         """Let the text from here on cite the passages that are in the prompt."""
         told = (passage for passage in passages if passage.prompt_place)
         self._documents = {passage.prompt_place: document_of(passage.source) for passage in told}
+
+    def support(self, sentences: Iterable[pb.Citation]) -> list[Happened]:
+        """Cite what passages support of the only message; of several, nobody has said of which."""
+        match self._items:
+            case [MessageItem() as message]:
+                return self._placed(message.support(sentences))
+        return []
 
     def describe(self, last_status: str) -> list[dict[str, Any]]:
         """Describe all items; all but the last have been completed."""

@@ -7,11 +7,22 @@ from typing import cast
 
 import pytest
 
-from services.retriever.text_jobs import TextJob, TextWork
+from services.retriever.text_jobs import TextJob, TextWork, check_texts
 from shared.bus import Delivery
 from shared.deadline import Deadline
-from shared.errors import DeadlineExpired, NotFound
-from shared.messages import MAX_RERANK_TEXTS, Envelope, RerankTexts, TextScores
+from shared.errors import DeadlineExpired, InvalidRequest, NotFound, PenstockError, TooLarge
+from shared.messages import (
+    MAX_CITED_ANSWER_CHARS,
+    MAX_CITED_PASSAGE_BYTES,
+    MAX_CITED_PASSAGES,
+    MAX_RERANK_TEXTS,
+    AnswerCited,
+    CiteAnswer,
+    CitedSentence,
+    Envelope,
+    RerankTexts,
+    TextScores,
+)
 from shared.retrieval.encoders.embedder import Embedder
 from shared.retrieval.encoders.rerank import ScoredTexts
 
@@ -68,7 +79,7 @@ def test_what_nobody_waits_for_any_more_is_given_up_after_the_part_in_hand() -> 
 
 def test_no_part_is_begun_after_the_deadline() -> None:
     reranker = NumberReranker()
-    with pytest.raises(DeadlineExpired, match="rank the texts"):
+    with pytest.raises(DeadlineExpired, match="reranking the texts"):
         TextWork(NO_EMBEDDER, reranker).run(job(-1.0))
     assert reranker.parts == []
 
@@ -76,3 +87,47 @@ def test_no_part_is_begun_after_the_deadline() -> None:
 def test_without_a_reranker_nothing_is_scored() -> None:
     with pytest.raises(NotFound, match="no reranker"):
         TextWork(NO_EMBEDDER, None).run(job())
+
+
+class NeverAsked:
+    """An embedder for texts that need no vector: those with the very words."""
+
+    def embed_passages(self, texts: Sequence[str]) -> None:
+        raise AssertionError(f"{texts} were to be embedded")
+
+
+def cite_job(seconds: float = 60.0) -> TextJob:
+    message = CiteAnswer("?", "Water flows downhill.", ("It rains. Water flows downhill.",))
+    return TextJob(Delivery(Envelope("r.cite"), message), message, Deadline.after(seconds))
+
+
+def test_an_answer_is_cited_without_a_reranker_and_in_time_alone() -> None:
+    work = TextWork(cast(Embedder, NeverAsked()), None)
+    answer = work.run(cite_job())
+    assert isinstance(answer, AnswerCited)
+    (cited,) = answer.sentences
+    assert cited == CitedSentence(0, 21, 1, 10, 31, cited.support)
+    with pytest.raises(DeadlineExpired, match="citing the texts"):
+        work.run(cite_job(-1.0))
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (CiteAnswer("?", "a", ()), InvalidRequest),
+        (CiteAnswer("?", "a", ("b",) * (MAX_CITED_PASSAGES + 1)), InvalidRequest),
+        (CiteAnswer("?", "a" * (MAX_CITED_ANSWER_CHARS + 1), ("b",)), TooLarge),
+        (CiteAnswer("?" * (MAX_CITED_ANSWER_CHARS + 1), "a", ("b",)), TooLarge),
+        (CiteAnswer("?", "a", ("b" * MAX_CITED_PASSAGE_BYTES, "b")), TooLarge),
+    ],
+)
+def test_what_no_gateway_sends_to_be_cited_is_refused(
+    message: CiteAnswer, error: type[PenstockError]
+) -> None:
+    with pytest.raises(error):
+        check_texts(message)
+
+
+def test_what_is_at_the_limits_is_cited() -> None:
+    texts = ("b" * (MAX_CITED_PASSAGE_BYTES - MAX_CITED_PASSAGES + 1), *("b" * (MAX_CITED_PASSAGES - 1)))
+    check_texts(CiteAnswer("?" * MAX_CITED_ANSWER_CHARS, "a" * MAX_CITED_ANSWER_CHARS, texts))
