@@ -28,6 +28,7 @@ with interrupts_end_at_once():
     from shared.process.serve_actor import serve_actor
     from shared.process.service import Service, run_service
     from shared.retrieval.encoders.embedder import Embedder
+    from shared.retrieval.encoders.late_interaction import NAME as LATE_INTERACTION
     from shared.retrieval.encoders.question_vectors import QuestionVectors
 
 WARM_UP = "warm up"
@@ -45,7 +46,11 @@ async def body(service: Service[RetrieverConfig]) -> None:
     await indexing.first_round(config.index_wait_s)
     await asyncio.to_thread(_warm_up, config, embedder)
     computing = Computing(
-        Searcher(vectors, is_reranked=reranker is not None).search_passages,
+        Searcher(
+            vectors,
+            is_reranked=reranker is not None,
+            reranks_agreed=reranker is not None and reranker.name != LATE_INTERACTION,
+        ).search_passages,
         PassageRanker(reranker) if reranker else None,
         TextWork(embedder, reranker),
     )

@@ -29,6 +29,8 @@ FIRST_STAGE_PASSAGES = 100
 """The passages of each ranking."""
 MEANING_WEIGHT = 3.0
 """The weight of meaning beside that of words, for a question that the embedder knows every word of."""
+KNOWN_LITTLE = 0.1
+"""Of a question that the embedder knows less of, its token states say nothing that is worth their time."""
 TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was searched for by its beginning"
 
 
@@ -45,10 +47,14 @@ class SearchGroup:
 
 
 class Searcher:
-    def __init__(self, vectors: QuestionVectors, *, is_reranked: bool = False) -> None:
-        """`is_reranked`: what is found has another order before it."""
+    def __init__(
+        self, vectors: QuestionVectors, *, is_reranked: bool = False, reranks_agreed: bool = True
+    ) -> None:
+        """`is_reranked`: what is found has another order before it; `reranks_agreed`: also where words and
+        meaning agree on what is best, and where little is known of the question's words."""
         self._vectors = vectors
         self._is_reranked = is_reranked
+        self._reranks_agreed = reranks_agreed
 
     def search_passages(self, asks: Sequence[SearchAsk]) -> list[Retrieved | Unranked | PenstockError]:
         """One answer each, or what it is to be made of; the times are those of the whole batch, which each of
@@ -69,11 +75,14 @@ class Searcher:
         embedded = self._vectors.embed_questions(queries, [ask.retrieve.tenant for ask in asks])
         embed_us = (time.perf_counter_ns() - words_ns) // 1000
         hits_of: dict[int, list[Hit]] = {}
+        settled: set[int] = set()
         for group in groups:
             found = group.index.search_rows(embedded.vectors[group.places], _depth(group), group.allowed)
             for place, *ranked in zip(group.places, *found, strict=True):
                 weight = MEANING_WEIGHT * embedded.known[place]
                 meaning = _ranking(*ranked, weight=weight)
+                if embedded.known[place] < KNOWN_LITTLE or _agree(words[place], meaning):
+                    settled.add(place)
                 meaning = _with_cosines(
                     meaning, words[place].rows, group.index.vectors, embedded.vectors[place]
                 )
@@ -84,15 +93,23 @@ class Searcher:
         for place, ask in enumerate(asks):
             group, hits, cut = group_of[place], hits_of[place], embedded.truncated[place]
             whole = _answer(group, hits, cut=cut, embed_us=embed_us, search_us=search_us)
-            answers.append(self._answer_or_unranked(ask, group, hits, whole))
+            needs_rerank = self._reranks_agreed or place not in settled
+            answers.append(self._answer_or_unranked(ask, group, hits, whole, needs_rerank=needs_rerank))
         return answers
 
     def _answer_or_unranked(
-        self, ask: SearchAsk, group: SearchGroup, hits: Sequence[Hit], found: Retrieved
+        self,
+        ask: SearchAsk,
+        group: SearchGroup,
+        hits: Sequence[Hit],
+        found: Retrieved,
+        *,
+        needs_rerank: bool,
     ) -> Retrieved | Unranked:
-        """Answer in the order of the search where there is no time for reranking or none is wanted."""
+        """Answer in the order of the search where there is no time for reranking, or none is wanted, or it
+        would change nothing for the better."""
         answer = replace(found, passages=found.passages[: ask.retrieve.k])
-        if not self._is_reranked or not hits:
+        if not self._is_reranked or not hits or not needs_rerank:
             return answer
         ask.found = replace(answer, degraded=DEGRADED_RERANK)
         if not ask.retrieve.rerank:
@@ -119,6 +136,12 @@ def _ranking(scores: Scores, rows: Rows, *, weight: float = 1.0) -> Ranking:
     """Return the ranking of what was found: -1 is no row."""
     count = int((rows >= 0).sum())
     return Ranking(rows[:count].tolist(), scores[:count].tolist(), weight)
+
+
+def _agree(words: Ranking, meaning: Ranking) -> bool:
+    """Whether both have found the same passage first: then their order is as good as that of late
+    interaction, which is of the same embedder (`bench_retrieval`)."""
+    return list(words.rows[:1]) == list(meaning.rows[:1])
 
 
 def _with_cosines(meaning: Ranking, rows: Sequence[int], vectors: Vectors, question: Vectors) -> Ranking:

@@ -143,7 +143,8 @@ async def test_an_answer_that_is_kept_keeps_its_citations(nats_url: str) -> None
     async with serving(nats_url, cite_wait_ms=PATIENCE_MS) as (peers, running):
         peers["retriever-0"].answers = citing(AnswerCited(CITED))
         await answered(peers, running, message)
-        _, keeping = (await until(lambda: peers["retriever-0"].of(KeepResponse)))[0]
+        await until(lambda: peers["retriever-0"].of(KeepResponse))
+        ((_, keeping),) = peers["retriever-0"].of(KeepResponse)
         assert isinstance(keeping, KeepResponse)
         assert keeping.response.cited == CITED
         found = ResponseFound(kept, 1, 1.0)

@@ -1,4 +1,4 @@
-"""Ask which of its passages support what an answer says, of the retriever that found them, once the answer has
+"""Ask which of its passages support what an answer says, of the retriever that found them, once it has
 ended.
 
 No token waits for it: what waits, for `cite_wait_ms` at most, is the end. An answer whose support is not

@@ -158,6 +158,29 @@ def test_a_question_that_is_not_to_be_reranked_is_answered_as_it_was_found() -> 
     assert (answer.degraded, answer.passages[0].text) == ("rerank", "a gate of iron")
 
 
+@pytest.mark.parametrize(
+    ("question", "known", "is_reranked"),
+    [
+        ("gate", 1.0, False),  # the best passage by words is the best by meaning
+        ("wall", 1.0, True),
+        ("tower", 1.0, True),  # words find nothing
+        ("wall", 0.1, True),
+        ("wall", 0.09, False),  # its states would say as little as its vector
+    ],
+)
+def test_late_interaction_looks_where_words_and_meaning_disagree(
+    question: str, known: float, is_reranked: bool
+) -> None:
+    for reranks_agreed in (True, False):
+        searcher = Searcher(
+            QuestionVectors(Meaning(0, known=known)), is_reranked=True, reranks_agreed=reranks_agreed
+        )
+        (answer,) = searcher.search_passages([ask(question)])
+        assert isinstance(answer, Unranked) == (is_reranked or reranks_agreed)
+        if isinstance(answer, Retrieved):
+            assert answer.degraded == ""
+
+
 def library() -> ServedCorpus:
     """Two documents of a passage each, which the question finds alike; the first one says what it is."""
     files = (
