@@ -3,6 +3,7 @@
     PenstockError
     ├── InvalidRequest        the caller must change the request
     │   ├── NotFound          a model, document or instance that does not exist
+    │   │   └── NoPassages    no passage is as likely to answer as the caller wants
     │   └── ContextExceeded   a prompt that leaves the model no room to answer
     ├── Unauthenticated       nobody knows who asks
     ├── ProtocolError         bytes from the bus that are not a message of ours
@@ -63,6 +64,10 @@ class InvalidRequest(PenstockError):
 
 class NotFound(InvalidRequest):
     code = "not_found"
+
+
+class NoPassages(NotFound):
+    code = "no_passages"
 
 
 class ContextExceeded(InvalidRequest):
@@ -155,6 +160,7 @@ ERROR_TYPES: dict[str, type[PenstockError]] = {
     for error in (
         InvalidRequest,
         NotFound,
+        NoPassages,
         ContextExceeded,
         Unauthenticated,
         ProtocolError,

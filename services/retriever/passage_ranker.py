@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from services.retriever.question import DEGRADED_RERANK, SearchAsk
+from services.retriever.question import DEGRADED_RERANK, SearchAsk, wanted_passages
 from shared.errors import DeadlineExpired
 from shared.messages import Retrieved, ScoredPassage
 from shared.retrieval.encoders.rerank import Reranker, rerank_passages
@@ -17,10 +17,12 @@ RERANKED_PASSAGES = 32
 @dataclass(frozen=True, slots=True)
 class Unranked:
     """The passages that a search has found, best first: as many as are wanted, and at least those that are
-    reranked. `texts` is the part of each of these that is read."""
+    reranked. `texts` is the part of each of these that is read, `search_scores` what they were
+    found with."""
 
     found: Retrieved
     texts: tuple[str, ...]
+    search_scores: tuple[float, ...]
 
 
 class PassageRanker:
@@ -37,7 +39,7 @@ class PassageRanker:
             self._reranker,
             ask.retrieve.query,
             unranked.texts,
-            [passage.score for passage in best],
+            unranked.search_scores,
             ask.end,
             owner=f"corpus {found.corpus}",
             is_wanted=lambda: not ask.dropped,
@@ -46,12 +48,13 @@ class PassageRanker:
             return DeadlineExpired("there was no time to rerank; allow more, or let it degrade")
         ordered = (*(best[place] for place in ranked.order), *rest)
         scores = sorted((passage.score for passage in ordered), reverse=True)
-        return replace(
+        reranked = replace(
             found,
-            passages=tuple(map(_with_score, ordered, scores))[: ask.retrieve.k],
+            passages=tuple(map(_with_score, ordered, scores)),
             degraded="" if ranked.whole else DEGRADED_RERANK,
             rerank_us=(time.perf_counter_ns() - began_ns) // 1000,
         )
+        return wanted_passages(reranked, ask.retrieve)
 
 
 def _with_score(passage: ScoredPassage, score: float) -> ScoredPassage:

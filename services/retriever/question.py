@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.retriever.served_corpus import ServedCorpus
 from shared.bus import Delivery
@@ -93,7 +93,15 @@ def check_question(retrieve: Retrieve) -> None:
         raise InvalidRequest(
             f"a corpus' name has at most {MAX_CORPUS_CHARS} characters, not {len(retrieve.corpus)}"
         )
+    if not 0.0 <= retrieve.score_threshold <= 1.0:
+        raise InvalidRequest(f"score_threshold is {retrieve.score_threshold}; scores are from 0 to 1")
     check_filters(retrieve.filters)
+
+
+def wanted_passages(found: Retrieved, retrieve: Retrieve) -> Retrieved:
+    """Leave out passages beyond the wanted number, and those that are not likely enough to answer."""
+    wanted = found.passages[: retrieve.k]
+    return replace(found, passages=tuple(each for each in wanted if each.score >= retrieve.score_threshold))
 
 
 def degraded(why: str) -> Retrieved:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from services.retriever.passage_ranker import RERANKED_PASSAGES, Unranked
-from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, SearchAsk
+from services.retriever.question import DEGRADED_DENSE, DEGRADED_RERANK, SearchAsk, wanted_passages
 from services.retriever.served_corpus import ServedCorpus
 from shared.errors import PenstockError
 from shared.messages import Filters, Retrieved, ScoredPassage
 from shared.retrieval.encoders.embedder import MAX_TOKENS
 from shared.retrieval.encoders.fusion import Ranking, fuse_rankings
+from shared.retrieval.encoders.passage_probability import PassageEvidence, falling
 from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.encoders.vectors import Vectors
 from shared.retrieval.index.lexical import Allowed, Rows, Scores
@@ -30,7 +31,7 @@ FIRST_STAGE_PASSAGES = 100
 MEANING_WEIGHT = 3.0
 """The weight of meaning beside that of words, for a question that the embedder knows every word of."""
 KNOWN_LITTLE = 0.1
-"""Of a question that the embedder knows less of, its token states say nothing that is worth their time."""
+"""A question that the embedder knows less of has token states that say nothing which is worth their time."""
 TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was searched for by its beginning"
 
 
@@ -69,12 +70,15 @@ class Searcher:
             for place, *ranked in zip(group.places, *found, strict=True):
                 words[place] = _ranking(*ranked)
                 hits = self._hits(asks[place], group.index, [words[place]])
-                hits = hits[: asks[place].retrieve.k]
-                asks[place].found = _answer(group, hits, degraded=DEGRADED_DENSE)
+                rated = _rated(group.index, queries[place], hits, words[place])
+                asks[place].found = wanted_passages(
+                    _answer(group, rated, degraded=DEGRADED_DENSE), asks[place].retrieve
+                )
         words_ns = time.perf_counter_ns()
         embedded = self._vectors.embed_questions(queries, [ask.retrieve.tenant for ask in asks])
         embed_us = (time.perf_counter_ns() - words_ns) // 1000
         hits_of: dict[int, list[Hit]] = {}
+        cosines: dict[int, Ranking] = {}
         settled: set[int] = set()
         for group in groups:
             found = group.index.search_rows(embedded.vectors[group.places], _depth(group), group.allowed)
@@ -86,13 +90,17 @@ class Searcher:
                 meaning = _with_cosines(
                     meaning, words[place].rows, group.index.vectors, embedded.vectors[place]
                 )
+                cosines[place] = meaning
                 hits_of[place] = self._hits(asks[place], group.index, [meaning, words[place]])
         search_us = (time.perf_counter_ns() - began_ns) // 1000 - embed_us
         group_of = {place: group for group in groups for place in group.places}
         answers: list[Retrieved | Unranked | PenstockError] = []
         for place, ask in enumerate(asks):
             group, hits, cut = group_of[place], hits_of[place], embedded.truncated[place]
-            whole = _answer(group, hits, cut=cut, embed_us=embed_us, search_us=search_us)
+            rated = _rated(
+                group.index, queries[place], hits, words[place], cosines[place], embedded.known[place]
+            )
+            whole = _answer(group, rated, cut=cut, embed_us=embed_us, search_us=search_us)
             needs_rerank = self._reranks_agreed or place not in settled
             answers.append(self._answer_or_unranked(ask, group, hits, whole, needs_rerank=needs_rerank))
         return answers
@@ -108,15 +116,18 @@ class Searcher:
     ) -> Retrieved | Unranked:
         """Answer in the order of the search where there is no time for reranking, or none is wanted, or it
         would change nothing for the better."""
-        answer = replace(found, passages=found.passages[: ask.retrieve.k])
+        answer = wanted_passages(found, ask.retrieve)
         if not self._is_reranked or not hits or not needs_rerank:
             return answer
         ask.found = replace(answer, degraded=DEGRADED_RERANK)
         if not ask.retrieve.rerank:
             return ask.found
         table = group.index.table
+        read = hits[:RERANKED_PASSAGES]
         return Unranked(
-            found, tuple(table.passage(hit.row).embedded_text for hit in hits[:RERANKED_PASSAGES])
+            found,
+            tuple(table.passage(hit.row).embedded_text for hit in read),
+            tuple(hit.score for hit in read),
         )
 
     def _hits(self, ask: SearchAsk, index: PassageIndex, rankings: Sequence[Ranking]) -> list[Hit]:
@@ -142,6 +153,30 @@ def _agree(words: Ranking, meaning: Ranking) -> bool:
     """Whether both have found the same passage first: then their order is as good as that of late
     interaction, which is of the same embedder (`bench_retrieval`)."""
     return list(words.rows[:1]) == list(meaning.rows[:1])
+
+
+def _rated(
+    index: PassageIndex,
+    question: str,
+    hits: Sequence[Hit],
+    words: Ranking,
+    meaning: Ranking | None = None,
+    known: float = 0.0,
+) -> list[Hit]:
+    """Return the hits with how likely it is that each answers the question as its score."""
+    of_words = dict(zip(words.rows, words.scores, strict=True))
+    cosines = {} if meaning is None else dict(zip(meaning.rows, meaning.scores, strict=True))
+    most = index.lexical.most_score(question) or 1.0
+    likely = [
+        PassageEvidence(
+            cosine=cosines.get(hit.row, 0.0),
+            words=of_words.get(hit.row, 0.0) / most,
+            fused=hit.score,
+            known=known,
+        ).probability
+        for hit in hits
+    ]
+    return [replace(hit, score=score) for hit, score in zip(hits, falling(likely), strict=True)]
 
 
 def _with_cosines(meaning: Ranking, rows: Sequence[int], vectors: Vectors, question: Vectors) -> Ranking:

@@ -157,6 +157,7 @@ class Retrieve:
 
     `corpus` is searched for `tenant`; "" is the only one that it may search. `send_first_passages`: while
     what was found is looked at more closely, the gateway wants to hear of it as it is, by `FoundFirst`.
+    Passages with a lower score than `score_threshold` are not wanted.
     """
 
     query: str
@@ -167,11 +168,13 @@ class Retrieve:
     tenant: str = ""
     filters: Filters = ()
     send_first_passages: bool = False
+    score_threshold: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPassage:
-    """Made of the characters `start` to `end` of the document that `source` names, which begin on `page`
+    """`score` estimates from 0 to 1 how likely it is that the passage answers the question. Made of the
+    characters `start` to `end` of the document that `source` names, which begin on `page`
     (0: it has no pages). `metadata` is what filters may name, each field once."""
 
     source: str

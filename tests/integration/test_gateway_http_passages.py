@@ -172,7 +172,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "no results": ({"max_num_results": 0}, 400, "max_num_results"),
     "many results": ({"max_num_results": MAX_FOUND + 1}, 400, "max_num_results"),
     "rewriting": ({"rewrite_query": True}, 400, "rewrite_query"),
-    "threshold": ({"ranking_options": {"score_threshold": 0.5}}, 400, "ranking_options.score_threshold"),
+    "threshold": ({"ranking_options": {"score_threshold": 1.5}}, 400, "ranking_options.score_threshold"),
     "ranker": ({"ranking_options": {"ranker": "best"}}, 400, "ranking_options.ranker"),
     "weights": ({"ranking_options": {"hybrid_search": {}}}, 400, "ranking_options.hybrid_search"),
     "or": ({"filters": {"type": "or", "filters": []}}, 400, "filters.type"),

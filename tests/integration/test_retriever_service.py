@@ -97,7 +97,7 @@ class HeldSearch:
             assert self.go_rerank.wait(30)
             return [work.unranked.found]
         found = self.search([asked.ask for asked in work.asked if isinstance(asked, Question)])
-        return [Unranked(each, ()) for each in found] if self._is_reranked else found
+        return [Unranked(each, (), ()) for each in found] if self._is_reranked else found
 
     def search(self, asks: Sequence[SearchAsk]) -> list[Retrieved]:
         questions = [ask.retrieve for ask in asks]

@@ -247,7 +247,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., logprobs: _Optional[int] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_word_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., json_object: _Optional[bool] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Retrieval(_message.Message):
-    __slots__ = ("enabled", "k", "may_degrade", "corpus", "filters", "order", "max_tokens", "query")
+    __slots__ = ("enabled", "k", "may_degrade", "corpus", "filters", "order", "max_tokens", "query", "score_threshold")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     MAY_DEGRADE_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +256,7 @@ class Retrieval(_message.Message):
     ORDER_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
+    SCORE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     k: int
     may_degrade: bool
@@ -264,7 +265,8 @@ class Retrieval(_message.Message):
     order: PassageOrder
     max_tokens: int
     query: str
-    def __init__(self, enabled: _Optional[bool] = ..., k: _Optional[int] = ..., may_degrade: _Optional[bool] = ..., corpus: _Optional[str] = ..., filters: _Optional[_Iterable[_Union[MetadataFilter, _Mapping]]] = ..., order: _Optional[_Union[PassageOrder, str]] = ..., max_tokens: _Optional[int] = ..., query: _Optional[str] = ...) -> None: ...
+    score_threshold: float
+    def __init__(self, enabled: _Optional[bool] = ..., k: _Optional[int] = ..., may_degrade: _Optional[bool] = ..., corpus: _Optional[str] = ..., filters: _Optional[_Iterable[_Union[MetadataFilter, _Mapping]]] = ..., order: _Optional[_Union[PassageOrder, str]] = ..., max_tokens: _Optional[int] = ..., query: _Optional[str] = ..., score_threshold: _Optional[float] = ...) -> None: ...
 
 class MetadataFilter(_message.Message):
     __slots__ = ("field", "values")
@@ -600,20 +602,22 @@ class Embedding(_message.Message):
     def __init__(self, values: _Optional[_Iterable[float]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("corpus", "query", "k", "filters", "rerank", "may_degrade")
+    __slots__ = ("corpus", "query", "k", "filters", "rerank", "may_degrade", "score_threshold")
     CORPUS_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     FILTERS_FIELD_NUMBER: _ClassVar[int]
     RERANK_FIELD_NUMBER: _ClassVar[int]
     MAY_DEGRADE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     corpus: str
     query: str
     k: int
     filters: _containers.RepeatedCompositeFieldContainer[MetadataFilter]
     rerank: bool
     may_degrade: bool
-    def __init__(self, corpus: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., filters: _Optional[_Iterable[_Union[MetadataFilter, _Mapping]]] = ..., rerank: _Optional[bool] = ..., may_degrade: _Optional[bool] = ...) -> None: ...
+    score_threshold: float
+    def __init__(self, corpus: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., filters: _Optional[_Iterable[_Union[MetadataFilter, _Mapping]]] = ..., rerank: _Optional[bool] = ..., may_degrade: _Optional[bool] = ..., score_threshold: _Optional[float] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
     __slots__ = ("corpus", "passages", "degraded", "warning")

@@ -221,6 +221,8 @@ def _set_prompt(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
         request.retrieval.corpus = args.corpus
         request.retrieval.query = args.question
         request.retrieval.filters.extend(metadata_filters(args.filter))
+        if args.score_threshold is not None:
+            request.retrieval.score_threshold = args.score_threshold
         if args.order is not None:
             request.retrieval.order = PASSAGE_ORDERS[args.order]
     if args.cache is not None:

@@ -26,6 +26,13 @@ def add_search_options(group: argparse._ArgumentGroup) -> None:
         help="passages with this metadata alone; of several values of a field one will do",
     )
 
+    group.add_argument(
+        "--score-threshold",
+        type=_score,
+        metavar="SCORE",
+        help="passages with this score alone, or a higher one, from 0 to 1",
+    )
+
 
 def metadata_filters(given: Sequence[tuple[str, str]]) -> list[pb.MetadataFilter]:
     """One for each field, with all of its values."""
@@ -33,6 +40,16 @@ def metadata_filters(given: Sequence[tuple[str, str]]) -> list[pb.MetadataFilter
     for field, value in given:
         values.setdefault(field, []).append(value)
     return [pb.MetadataFilter(field=field, values=of) for field, of in values.items()]
+
+
+def _score(text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = -1.0
+    if not 0.0 <= score <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 1")
+    return score
 
 
 def _field_and_value(text: str) -> tuple[str, str]:

@@ -82,6 +82,7 @@ def _request(args: argparse.Namespace) -> pb.RetrieveRequest:
         filters=metadata_filters(args.filter),
         rerank=not args.no_rerank,
         may_degrade=not args.no_degrade,
+        score_threshold=args.score_threshold,
     )
 
 

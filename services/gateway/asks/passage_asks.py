@@ -12,7 +12,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.asks.text_calls import TextCalls, check_model_name, checked_bytes
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.request.request import served_model
-from services.gateway.request.retrieval_use import read_corpus_name, read_filters
+from services.gateway.request.retrieval_use import read_corpus_name, read_filters, read_score_threshold
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
@@ -57,6 +57,7 @@ class PassageQuery:
     filters: Filters = ()
     rerank: bool = True
     may_degrade: bool = True
+    score_threshold: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def read_passage_query(asked: pb.RetrieveRequest) -> PassageQuery:
         filters=read_filters(asked.filters, "filters"),
         rerank=not asked.HasField("rerank") or asked.rerank,
         may_degrade=not asked.HasField("may_degrade") or asked.may_degrade,
+        score_threshold=read_score_threshold(asked.score_threshold, "score_threshold"),
     )
 
 
@@ -129,6 +131,7 @@ class PassageAsks:
             corpus=asked.corpus,
             tenant=key.tenant,
             filters=asked.filters,
+            score_threshold=asked.score_threshold,
         )
         searching = partial(self._searching, asked.corpus)
         async with self._calls.admitted(key, check_query(asked.query), deadline) as call:

@@ -24,6 +24,7 @@ from services.gateway.session.ingress import Ingress
 from shared.deadline import Deadline
 from shared.files.api_key_file import ApiKey
 from shared.messages import MAX_FILTERS, Filters, Retrieved, ScoredPassage
+from shared.sampling.parameters import Bounds
 from shared.text.passage_source import document_of
 
 DEFAULT_RESULTS = 10
@@ -33,6 +34,7 @@ MAX_QUERIES = 8
 RANKERS = ("auto", "default-2024-11-15")
 """OpenAI's names for its rerankers; here they mean the one that there is."""
 NO_RANKER = "none"
+SCORES = Bounds(0.0, 1.0)
 COMPARISONS = ("eq", "in")
 _NAMES: FieldNames = ((re.compile(r"^corpus(?= has )"), "vector_store_id"),)
 
@@ -87,20 +89,19 @@ def _read_search(body: JsonFields, corpus: str) -> tuple[list[str], dict[str, An
         "k": body.integer("max_num_results", 1, MAX_FOUND, DEFAULT_RESULTS),
         "corpus": read_corpus_name(corpus, "corpus"),
         "filters": _read_filters(body),
-        "rerank": _read_reranks(body.object("ranking_options")),
+        **_read_ranking(body.object("ranking_options")),
     }
 
 
-def _read_reranks(options: JsonFields) -> bool:
+def _read_ranking(options: JsonFields) -> dict[str, Any]:
     for name in options.names():
         if name not in ("ranker", "score_threshold"):
-            raise WrongField(options.param(name), "is no option here: send ranker, or leave it out")
-    if options.value("score_threshold"):
-        raise options.wrong("score_threshold", "0: scores can be compared within one answer alone")
+            raise WrongField(options.param(name), "is no option here: send ranker or score_threshold")
     ranker = options.text("ranker", RANKERS[0])
     if ranker not in (*RANKERS, NO_RANKER):
         raise options.wrong("ranker", f"one of {', '.join((*RANKERS, NO_RANKER))}")
-    return ranker != NO_RANKER
+    threshold = options.number("score_threshold", SCORES)
+    return {"rerank": ranker != NO_RANKER, "score_threshold": threshold or 0.0}
 
 
 # ---- filters --------------------------------------------------------------------------------------------

@@ -14,7 +14,12 @@ from services.gateway.prompt.cached_response import CachedResponse
 from services.gateway.prompt.preprocessor import FoundPassages, Preprocessor, Prompt
 from services.gateway.prompt.request_hashes import RequestHashes, usual_layout
 from services.gateway.prompt.warmer import Warmer
-from services.gateway.request.prompt_passages import joined_warnings, left_out_warning, retrieved_passage
+from services.gateway.request.prompt_passages import (
+    check_found,
+    joined_warnings,
+    left_out_warning,
+    retrieved_passage,
+)
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer, check_prompt_logprobs
@@ -108,6 +113,7 @@ class Preparation:
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
         asked = await self._retrieve_passages(request, model)
         found, told = asked.retrieved, model
+        check_found(found, request.retrieval)
         if found.passages:
             adapter = self._context.config.retrieval_adapter
             told = with_adapter(model, adapter, self._context.fleet.instances, request.tenant)

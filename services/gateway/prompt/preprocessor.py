@@ -125,6 +125,7 @@ class Preprocessor:
             tenant=request.tenant,
             filters=use.filters,
             send_first_passages=send_first_passages,
+            score_threshold=use.score_threshold,
         )
         found, retriever = await self._ask_retriever(question, model, share_s, end)
         differs = not request.question.lstrip().startswith(asked.query)

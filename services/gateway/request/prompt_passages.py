@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.retrieval_use import BEST_FIRST, RetrievalUse
-from shared.messages import ScoredPassage
+from shared.errors import NoPassages
+from shared.messages import Retrieved, ScoredPassage
 from shared.text.passage_source import document_of
 
 ANSWER_SHARE = 0.25
@@ -34,6 +35,17 @@ def prompt_room_tokens(context_tokens: int, max_tokens: int, most_tokens: int) -
         return most_tokens
     answer_tokens = max(1, min(max_tokens, int(ANSWER_SHARE * context_tokens)))
     return max(1, min(context_tokens - answer_tokens, most_tokens))
+
+
+def check_found(found: Retrieved, use: RetrievalUse) -> None:
+    """Raises NoPassages where passages have to have some score, and none has."""
+    if use.score_threshold and not found.passages:
+        why = f" ({found.degraded} was left out)" if found.degraded else ""
+        raise NoPassages(
+            f"no passage has a score of {use.score_threshold:g} or more{why}: lower "
+            "retrieval.score_threshold, or ask in other words",
+            hop="retriever",
+        )
 
 
 def left_out_warning(prompt_places: Sequence[int], use: RetrievalUse) -> str:

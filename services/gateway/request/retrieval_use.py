@@ -28,7 +28,8 @@ once there is a first order of them, all of it."""
 @dataclass(frozen=True, slots=True)
 class RetrievalUse:
     """`passages` is how many are wanted; 0: no retrieval. `max_tokens` bounds what of them stands in the
-    prompt, in `order`; 0: as many as there is room for. `query`: "" is the question."""
+    prompt, in `order`; 0: as many as there is room for. `query`: "" is the question.
+    Passages with a lower score than `score_threshold` are not wanted, nor is an answer without any."""
 
     passages: int = 0
     may_degrade: bool = True
@@ -37,6 +38,7 @@ class RetrievalUse:
     order: str = SHARED_PREFIX
     max_tokens: int = 0
     query: str = ""
+    score_threshold: float = 0.0
 
 
 NO_RETRIEVAL = RetrievalUse()
@@ -56,6 +58,7 @@ def read_retrieval_use(asked: pb.Retrieval, usual_order: str = SHARED_PREFIX) ->
         )
     if asked.query and not asked.query.strip():
         raise InvalidRequest("retrieval.query is blank: send some words, or leave it out for the question")
+    threshold = read_score_threshold(asked.score_threshold, "retrieval.score_threshold")
     corpus = read_corpus_name(asked.corpus, "retrieval.corpus")
     filters = read_filters(asked.filters, "retrieval.filters")
     if not asked.enabled:
@@ -68,6 +71,7 @@ def read_retrieval_use(asked: pb.Retrieval, usual_order: str = SHARED_PREFIX) ->
         order=ORDERS.get(asked.order, usual_order),
         max_tokens=asked.max_tokens,
         query=asked.query,
+        score_threshold=threshold,
     )
 
 
@@ -75,6 +79,13 @@ def read_corpus_name(name: str, field: str) -> str:
     if len(name) > MAX_CORPUS_CHARS:
         raise InvalidRequest(f"{field} has {len(name)} characters: send at most {MAX_CORPUS_CHARS}")
     return name
+
+
+def read_score_threshold(threshold: float, field: str) -> float:
+    """Return it: 0 wants passages with any score. NaN is refused too."""
+    if not 0.0 <= threshold <= 1.0:
+        raise InvalidRequest(f"{field} is {threshold:g}: send a number from 0 to 1")
+    return threshold
 
 
 def read_filters(asked: Iterable[pb.MetadataFilter], field: str) -> Filters:

@@ -9,5 +9,6 @@ question_vectors  vectors of questions, kept
 fusion            several rankings as one
 rerank            passages in a better order, within a deadline: the seam
 cross_encoder     a reranker that reads question and passage together
+passage_probability  how likely it is that a passage answers
 late_interaction  a reranker that compares token by token
 """

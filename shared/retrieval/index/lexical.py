@@ -7,6 +7,7 @@ that a search only adds them up, which bm25s does. On disk: numpy's arrays and t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -98,6 +99,13 @@ class LexicalIndex:
             rows[place, : len(best)] = best
             scores[place, : len(best)] = of_all[best]
         return scores, rows
+
+    def most_score(self, question: str) -> float:
+        """Return what no passage's score exceeds: that of one which had the question's terms again and
+        again, and nothing else."""
+        starts, passages = self._counts.starts, self._counts.passages
+        found_in = [int(starts[term + 1] - starts[term]) for term in self._ids_of(question)]
+        return sum(math.log1p((passages - count + 0.5) / (count + 0.5)) for count in found_in)
 
     def _ids_of(self, question: str) -> list[int]:
         """The question's terms that passages have, each as often as it is asked for, within MAX_POSTINGS."""

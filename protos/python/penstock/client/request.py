@@ -93,6 +93,7 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     filters: Mapping[str, str | Sequence[str]]
     passage_order: PassageOrderName
     retrieval_query: str
+    score_threshold: float
     cache: CacheModeName
 
 
@@ -105,6 +106,15 @@ class RetrieveOptions(TypedDict, total=False):
     filters: Mapping[str, str | Sequence[str]]
     rerank: bool
     may_degrade: bool
+    score_threshold: float
+
+
+_RETRIEVAL_FIELDS = {
+    "retrieve_may_degrade": "may_degrade",
+    "corpus": "corpus",
+    "retrieval_query": "query",
+    "score_threshold": "score_threshold",
+}
 
 
 def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateRequest:
@@ -121,12 +131,9 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
     if (passages := others.pop("retrieve", 0)) > 0:
         request.retrieval.enabled = True
         request.retrieval.k = passages
-    if (may_degrade := others.pop("retrieve_may_degrade", None)) is not None:
-        request.retrieval.may_degrade = may_degrade
-    if (corpus := others.pop("corpus", None)) is not None:
-        request.retrieval.corpus = corpus
-    if (query := others.pop("retrieval_query", None)) is not None:
-        request.retrieval.query = query
+    for option, field in _RETRIEVAL_FIELDS.items():
+        if (value := others.pop(option, None)) is not None:
+            setattr(request.retrieval, field, value)
     if (filters := others.pop("filters", None)) is not None:
         request.retrieval.filters.extend(build_filters(filters))
     if (order := others.pop("passage_order", None)) is not None:

@@ -89,6 +89,9 @@ def _retrieval(options: JsonFields) -> pb.Retrieval:
         value = given.number(name, INT32)
         if value is not None:
             setattr(retrieval, name, value)
+    threshold = given.number("score_threshold", Bounds(0.0, 1.0))
+    if threshold is not None:
+        retrieval.score_threshold = threshold
     if given.has("order"):
         retrieval.order = ORDERS_BY_NAME[given.choice("order", ORDERS_BY_NAME)]
     return retrieval

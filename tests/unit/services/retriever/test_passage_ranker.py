@@ -38,7 +38,7 @@ class LastBest:
 def found(count: int, read: int) -> Unranked:
     passages = tuple(ScoredPassage("file", str(number), 1.0) for number in range(count))
     texts = tuple(f"heading\n{number}" for number in range(read))
-    return Unranked(Retrieved(passages, "", 1, 1, warning="cut", corpus="law"), texts)
+    return Unranked(Retrieved(passages, "", 1, 1, warning="cut", corpus="law"), texts, (1.0,) * read)
 
 
 def ask(seconds: float = 60.0, k: int = 8, *, may_degrade: bool = True) -> SearchAsk:
@@ -67,7 +67,7 @@ def test_beyond_those_that_are_reranked_passages_stay_as_they_were_found() -> No
 
 def test_who_stands_higher_has_the_higher_score() -> None:
     passages = tuple(ScoredPassage("file", str(number), 0.5 / (1 + number)) for number in range(4))
-    unranked = Unranked(Retrieved(passages, "", 1, 1), ("0", "1", "2"))
+    unranked = Unranked(Retrieved(passages, "", 1, 1), ("0", "1", "2"), (0.9, 0.8, 0.7))
     answer = PassageRanker(LastBest()).rank_passages(ask(k=3), unranked)
     assert texts_of(answer) == ["2", "1", "0"]
     assert isinstance(answer, Retrieved)
@@ -95,3 +95,11 @@ def test_what_nobody_waits_for_any_more_is_given_up_after_the_batch_in_hand() ->
     reranker = LastBest(then=drop)
     PassageRanker(reranker).rank_passages(dropped, found(BATCH_PASSAGES + 1, BATCH_PASSAGES + 1))
     assert len(reranker.read) == BATCH_PASSAGES
+
+
+def test_a_reranked_passage_that_is_not_likely_enough_is_left_out() -> None:
+    passages = tuple(ScoredPassage("file", str(number), 0.8 - 0.2 * number) for number in range(3))
+    unranked = Unranked(Retrieved(passages, "", 1, 1), ("0", "1", "2"), (0.9, 0.8, 0.7))
+    wanted = Retrieve("?", 8, may_degrade=True, score_threshold=0.5)
+    asked = SearchAsk(wanted, Deadline.after(60.0), cast(ServedCorpus, None))
+    assert texts_of(PassageRanker(LastBest()).rank_passages(asked, unranked)) == ["2", "1"]

@@ -233,3 +233,24 @@ def test_passages_come_with_their_metadata_and_the_answer_names_the_corpus() -> 
     assert answer.passages[0].metadata == (
         ("lang", "en"), ("source", "en/a.md"), ("folder", "en"), ("suffix", "md"),
     )  # fmt: skip
+
+
+def test_scores_are_probabilities_that_fall_and_those_below_the_threshold_are_left_out() -> None:
+    corpus = indexed("a gate of iron", "the gate, the wall", "a roof of straw")
+    searcher = Searcher(QuestionVectors(Meaning(0)))
+
+    def scores(threshold: float) -> list[float]:
+        wanted = Retrieve("gate of iron", 8, may_degrade=True, score_threshold=threshold)
+        asked = SearchAsk(wanted, Deadline.after(60), corpus)
+        found = [passage.score for passage in search(searcher, asked).passages]
+        assert asked.found is not None
+        assert all(passage.score >= threshold for passage in asked.found.passages)
+        return found
+
+    every = scores(0.0)
+    assert len(every) == 3
+    assert 1.0 > every[0] > 0.9 > 0.1 > every[-1] > 0.0
+    assert every == sorted(every, reverse=True)
+    assert scores(every[1]) == every[:2]
+    assert scores(0.9) == every[:1]
+    assert scores(1.0) == []

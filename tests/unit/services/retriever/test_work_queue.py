@@ -14,7 +14,7 @@ from shared.deadline import Deadline
 from shared.messages import Embed, Envelope, RerankTexts, Retrieve, Retrieved
 
 CORPUS = cast(ServedCorpus, None)
-FOUND = Unranked(Retrieved((), "", 1, 1), ())
+FOUND = Unranked(Retrieved((), "", 1, 1), (), ())
 
 
 def question(name: str) -> Question:
