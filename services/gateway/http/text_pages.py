@@ -82,10 +82,14 @@ class TextPages(AskPages):
 
 
 def _prompt(body: JsonFields) -> pb.GenerateRequest:
-    """A text in `prompt` or a chat in `messages`, so that they have the limits of a request."""
+    """A text in `prompt` or a chat in `messages`, so that they have the limits of a request.
+
+    All fields are read, so that a wrong one is refused also beside the other kind of prompt.
+    """
     message = pb.GenerateRequest(model=body.text("model"))
+    chat, text = read_chat_prompt(body), body.text("prompt")
     if body.has("messages"):
-        message.chat.CopyFrom(read_chat_prompt(body))
+        message.chat.CopyFrom(chat)
     else:
-        message.text = body.text("prompt")
+        message.text = text
     return message
