@@ -205,7 +205,7 @@ def test_json_is_one_object_per_event_with_the_documented_fields(peer: GenerateP
         "logprobs": [{"token_id": 7, "logprob": -0.5, "top": [{"token_id": 8, "logprob": -1.0}]}],
     }
     assert events[2] == {"event": "text", "text": " wörld", "token_ids": [8, 9], "position": 3}
-    assert list(events[3]) == ["event", "outcome", "finish_reason", "usage", "timeline", "error"]
+    assert list(events[3]) == ["event", "outcome", "finish_reason", "usage", "timeline", "citations", "error"]
     assert (events[3]["outcome"], events[3]["finish_reason"], events[3]["error"]) == (
         "finished",
         "length",
