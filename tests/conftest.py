@@ -27,6 +27,11 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="penstock-cache-")
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
+# Stacks of one worker's tests are found by its commands alone.
+os.environ["XDG_STATE_HOME"] = (
+    f"{os.environ['XDG_CACHE_HOME']}/{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+)
+
 import pytest
 import structlog
 import torch

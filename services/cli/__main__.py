@@ -12,6 +12,7 @@ from shared.process.quiet_end import end_quietly, interrupts_end_at_once
 
 COMMANDS = {
     "up": "start the whole stack on this machine",
+    "down": "stop the stack that runs",
     "ask": "send one prompt and stream the answer",
     "search": "show the passages that fit a question",
     "chat": "talk with the model",
@@ -31,6 +32,7 @@ COMMANDS = {
 LAUNCHER_PROGRAMS = {"up": "services.launcher", "config": "services.launcher.config_report"}
 """Commands that are programs of the launcher: this process becomes them."""
 MODULES = {
+    "down": "fleet.down",
     "ask": "ask.ask",
     "search": "ask.search",
     "chat": "ask.chat",

@@ -17,6 +17,7 @@ from services.cli.ask.chat import build_chat_parser
 from services.cli.ask.search import build_search_parser
 from services.cli.fleet.adapter import build_adapter_parser
 from services.cli.fleet.audit import build_audit_parser
+from services.cli.fleet.down import build_down_parser
 from services.cli.fleet.drain import build_drain_parser
 from services.cli.fleet.keys import build_keys_parser
 from services.cli.fleet.secrets import build_secrets_parser
@@ -70,6 +71,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "chat": build_chat_parser,
         "completion": build_completion_parser,
         "distill": build_distill_parser,
+        "down": build_down_parser,
         "drain": build_drain_parser,
         "index": build_index_parser,
         "keys": build_keys_parser,

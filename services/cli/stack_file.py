@@ -1,13 +1,20 @@
-"""Find the running stack by the `stack.json` that the launcher writes."""
+"""Find the running stack by the `stack.json` that the launcher writes, from whatever directory.
+
+It is that of the state directory that the user names, else that of `.penstock` here, else the one that this
+user has running anywhere; of several the user says which.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from shared.errors import Unavailable
+from shared.files.stack_register import running_stacks
 
 DEFAULT_STATE_DIR = Path(".penstock")
 STACK_NAME = "stack.json"
@@ -24,34 +31,67 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         metavar="DIR",
-        default=DEFAULT_STATE_DIR,
-        help="where `penstock up` wrote stack.json",
+        help=f"where `penstock up` wrote stack.json (default: {DEFAULT_STATE_DIR} here, else that of your "
+        "running stack)",
     )
 
 
-def stack_address(state_dir: Path, key: str, option: str) -> str:
+def find_state_dir(state_dir: Path | None, option: str) -> Path:
+    """Return the state directory of the stack that is meant; `option` is what the user may pass instead.
+
+    Raises NoStack where several run and nobody says which.
+    """
+    if state_dir is not None:
+        return state_dir
+    running = running_stacks()
+    if (DEFAULT_STATE_DIR / STACK_NAME).exists() or not running:
+        return DEFAULT_STATE_DIR
+    if len(running) == 1:
+        return running[0]
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        return _chosen(running)
+    raise NoStack(
+        f"{len(running)} of your stacks run: {', '.join(map(str, running))}; pass one of them with "
+        f"--state-dir, or pass {option}"
+    )
+
+
+def _chosen(running: Sequence[Path]) -> Path:
+    """Ask the user which. Raises NoStack where the answer is none of them."""
+    for number, state_dir in enumerate(running, 1):
+        print(f"{number}  {state_dir}", file=sys.stderr)
+    print(f"Which stack, 1 to {len(running)}? ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip()
+    if not answer.isdecimal() or not 1 <= int(answer) <= len(running):
+        raise NoStack(f"{answer!r} is none of them; pass one with --state-dir")
+    return running[int(answer) - 1]
+
+
+def stack_address(state_dir: Path | None, key: str, option: str) -> str:
     """`key` is "grpc" or "nats"; `option` is what the user may pass instead. Raises NoStack."""
+    state_dir = find_state_dir(state_dir, option)
     address = _stack(state_dir, option).get(key)
     if not isinstance(address, str) or not address:
         raise NoStack(f"{state_dir / STACK_NAME} has no {key} address; restart the stack, or pass {option}")
     return address
 
 
-def stack_credentials(state_dir: Path, option: str) -> str:
+def stack_credentials(state_dir: Path | None, option: str) -> str:
     """The file with the user and password for the stack's bus; "" when it needs none. Raises NoStack."""
-    file = _stack(state_dir, option).get("nats_credentials")
+    file = _stack(find_state_dir(state_dir, option), option).get("nats_credentials")
     return file if isinstance(file, str) else ""
 
 
-def stack_instances(state_dir: Path, option: str) -> frozenset[str]:
+def stack_instances(state_dir: Path | None, option: str) -> frozenset[str]:
     """The instances that the stack has. Raises NoStack."""
-    instances = _stack(state_dir, option).get("instances")
+    instances = _stack(find_state_dir(state_dir, option), option).get("instances")
     rows = instances if isinstance(instances, list) else []
     return frozenset(row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str))
 
 
-def stack_adapter_file(state_dir: Path, option: str) -> str:
+def stack_adapter_file(state_dir: Path | None, option: str) -> str:
     """The file of adapters that the stack's workers follow. Raises NoStack."""
+    state_dir = find_state_dir(state_dir, option)
     file = _stack(state_dir, option).get("adapter_file")
     if not isinstance(file, str) or not file:
         raise NoStack(f"{state_dir / STACK_NAME} names no adapter file; restart the stack, or pass {option}")

@@ -11,10 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+import structlog
+
 from shared.errors import InvalidRequest, Unavailable
 from shared.files.private_folder import make_private_folder
+from shared.files.stack_register import LOCK_NAME, forget_stack, register_stack
 
-LOCK_NAME = "stack.lock"
+log = structlog.get_logger()
+
 STACK_NAME = "stack.json"
 BUS_FOLDER = "penstock-bus"
 """The configuration of our own NATS server, and a file of credentials for each of its users."""
@@ -102,6 +106,10 @@ class StateDir:
             raise unwritable(self.path, error) from error
         self._lock = lock
         self.clear()
+        try:
+            register_stack(self.path)
+        except OSError as error:  # it is found from its own directory alone
+            log.warning("stack_not_registered", error=str(error))
 
     def write(self, state: StackState) -> None:
         """Replace stack.json in one step when something changed: readers see the old or the new one."""
@@ -132,5 +140,13 @@ class StateDir:
     def release(self) -> None:
         if self._lock is not None:
             self.clear()
+            self._forget()
+            self._lock.truncate(0)  # whoever waits for the end may see this process until its parent has
             self._lock.close()
             self._lock = None
+
+    def _forget(self) -> None:
+        try:
+            forget_stack(self.path)
+        except OSError as error:  # whoever looks for stacks finds that it has ended
+            log.warning("stack_not_forgotten", error=str(error))

@@ -21,6 +21,7 @@ from shared.bus.connection import FIRST_CONNECT_S
 from shared.bus.credentials import Credentials
 from shared.bus.nats_server import NatsServer
 from shared.bus.refusals import REFUSED_FOR_S
+from shared.files.stack_register import running_stacks
 from tests.support.terminal import Terminal
 from tests.support.wait import until
 
@@ -595,3 +596,38 @@ async def test_a_launcher_that_its_server_refuses_for_too_long_connects_anew_and
     finally:
         await server.stop()
         await renewed.stop()
+
+
+# ---- from another directory ---------------------------------------------------------------------------
+
+
+def run_penstock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "services.cli", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+async def test_a_stack_is_stopped_from_whatever_directory(start: Start, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    nothing = run_penstock(elsewhere, "down")
+    assert (nothing.returncode, nothing.stderr) == (1, "penstock down: no stack runs from .penstock\n")
+    up = start()
+    await up.until_ready()
+    stopped = run_penstock(elsewhere, "down")
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert stopped.stdout.startswith(f"the stack of {up.state_dir} has ended after ")
+    assert up.wait() == 0
+    assert running_stacks() == ()
+
+
+async def test_a_killed_stack_is_not_taken_for_a_running_one(start: Start, tmp_path: Path) -> None:
+    up = start()
+    await up.until_ready()
+    assert running_stacks() == (up.state_dir,)
+    up.process.kill()
+    up.wait()
+    assert running_stacks() == ()
+    assert run_penstock(tmp_path, "down").returncode == 1
