@@ -40,6 +40,7 @@ from tests.support.wait import until
 
 MESSAGES = [message.__name__ for message in typing.get_args(Message)]
 ANSWERS = {
+    "AnswerCited",
     "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "HoldReport", "KvSegment", "Snapshot",
     "AuditReport", "Detokenized", "Embedded", "TokenBytes", "ResponseFound", "ResponseMissing",
     "TextScores", "RequestAccount", "NoAccount", "KeyUsesBegun", "KeyUsesRefused", "KeyKeptElsewhere",
