@@ -262,6 +262,7 @@ async def test_what_is_live_elsewhere_counts_when_its_keeper_has_died(nats_url: 
         await two.lose(two.keeper)
         assert "concurrency = 1" in await two.refused(survivor)
         await two.ends(live)
+        await until(lambda: two.account(survivor).ledger.live == 0)
         again = await two.begins(survivor)
         assert not again.done()
         await two.ends(again)

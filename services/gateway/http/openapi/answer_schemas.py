@@ -107,6 +107,7 @@ def _shared_schemas() -> dict[str, Schema]:
             "warning": text(),
             "retrieval_query": text(),
             "passages": array(ref("Passage")),
+            "citations": array(ref("Citation")),
             "usage": ref("RequestUsage"),
             "cached": cached,
             "timeline": ref("Timeline"),
@@ -118,6 +119,7 @@ def _shared_schemas() -> dict[str, Schema]:
     return {
         "Timeline": timeline,
         "Passage": message_schema(pb.RetrievedPassage),
+        "Citation": message_schema(pb.Citation),
         "RequestUsage": message_schema(pb.Usage),
         "PenstockPart": answer_of({"requests": array(request)}),
         "TokenUsage": answer_of({**usage, "prompt_tokens_details": details}, "prompt_tokens_details"),

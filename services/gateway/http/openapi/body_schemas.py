@@ -42,6 +42,7 @@ from services.gateway.http.vector_store_pages import (
     MAX_QUERIES,
     NO_RANKER,
     RANKERS,
+    SCORES,
 )
 from services.gateway.request.chat_prompt import MAX_CHAT_MESSAGES, MAX_TOOLS
 from services.gateway.request.choices import MAX_CHOICES
@@ -269,7 +270,8 @@ def _search_body() -> Schema:
         "properties": {"type": {"const": "and"}, "filters": array(comparison, most=MAX_FILTERS)},
         "required": ["type", "filters"],
     }
-    ranking = body_of({"ranker": choice((*RANKERS, NO_RANKER)), "score_threshold": {"const": 0}}, closed=True)
+    rankers = choice((*RANKERS, NO_RANKER))
+    ranking = body_of({"ranker": rankers, "score_threshold": number_within(SCORES)}, closed=True)
     made = {
         "query": any_of(query, array(query, least=1, most=MAX_QUERIES)),
         "max_num_results": integer(1, MAX_FOUND),

@@ -114,6 +114,9 @@ def retrieval_options() -> Schema:
             "k": integer(1, MAX_PASSAGES, "the most passages"),
             "max_tokens": integer(1, 2**31 - 1, "the most tokens of passages"),
             "order": choice(ORDERS_BY_NAME, "how passages stand in the prompt"),
+            "score_threshold": number_within(
+                Bounds(0.0, 1.0), "the least score of a passage; without any the request fails"
+            ),
             "may_degrade": flag("an answer without passages will do where there is no time for them"),
             "filters": {
                 "type": "object",
