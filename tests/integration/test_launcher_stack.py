@@ -173,6 +173,14 @@ class Up:
 Start = Callable[..., Up]
 
 
+@pytest.fixture(autouse=True)
+def hangups_count() -> Iterator[None]:
+    """Whoever runs the tests may ignore SIGHUP, as `nohup` does, and what is started would too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Up] = []
