@@ -35,7 +35,7 @@ from shared.training.draft_trainer import (
 )
 from shared.training.llama_files import copy_tokenizer, write_model
 from shared.training.loop import TrainingLoop
-from shared.training.model_card import CardFacts, MeasuredAcceptance, draft_card, verdicts
+from shared.training.model_card import CardFacts, MeasuredAcceptance, draft_card, pays_somewhere, verdicts
 from shared.training.optimizer import Optimizer
 from shared.training.prompts import MAX_PROMPT_TOKENS, ask_itself, read_prompts, split_held_out
 from shared.training.step_times import measure_steps
@@ -76,12 +76,13 @@ class DistillOptions:
     seed: int = 0
 
 
-def distil_draft(options: DistillOptions, tell: Tell) -> None:
-    """Answers, training, measurement. Raises InvalidRequest and NotFound for what cannot be."""
+def distil_draft(options: DistillOptions, tell: Tell) -> bool:
+    """Answer, train and measure; return whether the draft pays anywhere. Raises InvalidRequest and NotFound
+    for what cannot be."""
     run = DistillRun(options, tell)
     rows, answering_s = run.answer()
     trained_s = run.train(rows)
-    run.measure(rows, answering_s + trained_s)
+    return run.measure(rows, answering_s + trained_s)
 
 
 class DistillRun:
@@ -148,8 +149,8 @@ class DistillRun:
         copy_tokenizer(self._options.model, self._engine(), self._options.out)
         return progress.elapsed_s
 
-    def measure(self, rows: list[TaughtRow], trained_s: float) -> None:
-        """Write the card."""
+    def measure(self, rows: list[TaughtRow], trained_s: float) -> bool:
+        """Write the card; return whether the draft pays anywhere."""
         target, draft = self._engine(), self._load(self._options.out)
         held_out = self._held_out or self._questions(MEASURED_PROMPTS, HELD_OUT_SEED)
         checks = self._checks or [("held back", held_out)]
@@ -177,6 +178,7 @@ class DistillRun:
         for each in measured:
             for sentence in verdicts(each, times):
                 self._tell(sentence)
+        return any(pays_somewhere(each, times) for each in measured)
 
     def _answer_round(self, number: int) -> list[TaughtRow]:
         seed = self._options.seed + number * PROMPTS_PER_ROUND

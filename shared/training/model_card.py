@@ -91,6 +91,12 @@ def verdicts(each: MeasuredAcceptance, times: StepTimes) -> list[str]:
     ]
 
 
+def pays_somewhere(each: MeasuredAcceptance, times: StepTimes) -> bool:
+    """Return whether the draft is worth having, be it on cores of its own, and better than the lookup."""
+    own = worth_of(each.draft, times, 0.0)
+    return own.pays and own.speedup > worth_of(each.lookup, times, 0.0).speedup
+
+
 def _gain(worth: Worth) -> str:
     if not worth.pays:
         return (

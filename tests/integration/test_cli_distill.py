@@ -77,7 +77,28 @@ def test_with_more_minutes_it_learns_on(
     assert before > 0
     assert distill(model, draft, data, 0.1) == 0
     assert trained_steps(draft) > before
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"wrote {draft}; try it: penstock up")
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"wrote {draft}")
+
+
+@pytest.mark.parametrize(
+    ("pays", "said"),
+    [
+        (True, "; try it: penstock up --model "),
+        (False, ", which does not pay here: the same command with more"),
+    ],
+)
+def test_the_end_says_whether_to_try_it(
+    draft: Path,
+    model: Path,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    pays: bool,
+    said: str,
+) -> None:
+    monkeypatch.setattr("shared.training.distillation.pays_somewhere", lambda *_: pays)
+    assert distill(model, draft, data, 0) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"wrote {draft}{said}")
 
 
 def test_with_no_minutes_it_is_only_measured(draft: Path, model: Path, data: Path) -> None:

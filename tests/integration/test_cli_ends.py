@@ -237,6 +237,7 @@ def test_ctrl_c_ends_an_indexing_and_leaves_no_half_index(tmp_path: Path) -> Non
     running.until_stderr(b" passages")
     code, err = running.press_ctrl_c()
     assert (code, "Traceback" in err) == (130, False)
+    assert err.endswith("is kept, and the same command goes on from there\n")
     (folder,) = state.iterdir()
     assert read_pointer(folder) is None
 

@@ -87,14 +87,20 @@ def main(argv: Sequence[str]) -> int:
         seed=args.seed,
     )
     try:
-        distil_draft(options, lambda line: print(line, flush=True))
+        pays = distil_draft(options, lambda line: print(line, flush=True))
     except PenstockError as error:
         print(f"penstock distill: {error}", file=sys.stderr)
         return EXIT_USAGE
     except OSError as error:
         print(f"penstock distill: {error.filename}: {error.strerror}", file=sys.stderr)
         return EXIT_USAGE
-    print(f"wrote {args.out}; try it: penstock up --model {args.model} --draft {args.out}")
+    if pays:
+        print(f"wrote {args.out}; try it: penstock up --model {args.model} --draft {args.out}")
+    else:
+        print(
+            f"wrote {args.out}, which does not pay here: the same command with more --minutes learns on; "
+            f"until then serve without it, as in penstock up --model {args.model} --draft none"
+        )
     return 0
 
 

@@ -23,6 +23,11 @@ class IndexProgressLine:
         self._shown_s = -EVERY_S
         self._open = False
 
+    @property
+    def embeds(self) -> bool:
+        """Return whether reading is over and embedding has begun."""
+        return self._began_s is not None
+
     def show_reading(self, documents: int) -> None:
         """Show how many files have been read."""
         now_s = self._clock()

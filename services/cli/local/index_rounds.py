@@ -58,6 +58,12 @@ class IndexRounds:
                 waiting=_print_waiting,
                 reading=progress.show_reading,
             )
+        except KeyboardInterrupt:
+            progress.end()
+            if progress.embeds:
+                said = "stopped; what is embedded so far is kept, and the same command goes on from there"
+                print(said, file=sys.stderr, flush=True)
+            raise
         finally:
             progress.end()
 
