@@ -16,10 +16,13 @@ from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import Deadline
 from shared.errors import PenstockError, Unavailable
 from shared.process.service import Service
+from shared.retrieval.documents.corpus import is_other_kind
 from shared.retrieval.encoders.embedder import Embedder
 from shared.retrieval.index.build import MODEL, build_index, index_folder
 
 PROGRESS_EVERY_S = 2.0
+MAX_TOLD_KINDS = 8
+"""The most kinds of other files that a line names."""
 READY_POLL_S = 0.02
 LOCK_POLL_S = 0.25
 """The time between two tries of a folder that another process indexes: meanwhile other corpora have their
@@ -139,7 +142,10 @@ class CorpusIndexing:
             reading=lambda _: get_on(),
         )
         for document, reason in built.skipped:
-            log.warning("document_skipped", corpus=name, document=document, reason=reason)
+            if not is_other_kind(document):
+                log.warning("document_skipped", corpus=name, document=document, reason=reason)
+        if others := [document for document, _ in built.skipped if is_other_kind(document)]:
+            log.info("other_files_left_out", corpus=name, kinds=", ".join(others[:MAX_TOLD_KINDS]))
         log.info(
             "indexed",
             corpus=name,

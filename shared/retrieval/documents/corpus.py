@@ -26,6 +26,15 @@ SUFFIXES = (*READERS, JSONL_SUFFIX)
 READ_SUFFIXES = ", ".join(SUFFIXES)
 PATTERN_MARK = "*"
 HIDDEN = "hidden files and folders"
+NO_SUFFIX = "files without a suffix"
+OTHER_KIND = "*."
+
+
+def is_other_kind(left_out: str) -> bool:
+    """Return whether this entry of what is left out is a kind of files or folders that are never read, not a
+    document that could not be."""
+    is_kind = left_out in (HIDDEN, NO_SUFFIX) or left_out.startswith(OTHER_KIND)
+    return is_kind or left_out.removesuffix("/") in SKIPPED_FOLDERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +197,7 @@ class _LeftOut:
         if self._hidden:
             yield HIDDEN, f"they are left out ({self._hidden} here)"
         for suffix, count in sorted(self._suffixes.items()):
-            what = f"*{suffix}" if suffix else "files without a suffix"
+            what = OTHER_KIND + suffix[1:] if suffix else NO_SUFFIX
             yield what, f"only {READ_SUFFIXES} are read ({count} of these here)"
 
 
