@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,8 @@ import pytest
 
 from shared.engine import Engine, SamplingParams, StepResult, TokenOutput
 from shared.engine.sampling import grammar_row
+from shared.engine.sampling.grammar import GrammarState
+from shared.engine.sampling.id_bits import IdBits
 from shared.engine.sampling.mask_threads import MaskThreads
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
@@ -24,6 +26,7 @@ SLOW = Grammar("regex", "[a-z]{4,30}!")
 LONG = Grammar("regex", "[a-z]{40}")
 UNDER = SamplingParams(max_tokens=30, seed=3, grammar=SLOW)
 BESIDE = replace(GREEDY, max_tokens=20)
+TIMEOUT_S = 60.0
 
 
 def steps_until(engine: Engine, key: str, drawn: dict[str, list[int]]) -> None:
@@ -249,16 +252,23 @@ def test_a_batch_whose_masks_are_all_late_draws_what_each_draws_alone(
     engine = make_engine(llm_dir, kv_blocks=7)
     for key, params in options.items():
         admit(engine, key, PROMPT, params)
-    waits = 0
-    step = engine.step
+    waits, waited = 0, threading.Event()
+    step, masks = engine.step, GrammarState.masks
 
     def counted() -> StepResult:
         nonlocal waits
         result = step()
         waits += result.mask_waits
+        if waits:
+            waited.set()
         return result
 
+    def late(state: GrammarState, drafts: Sequence[int]) -> list[IdBits | None]:
+        assert waited.wait(TIMEOUT_S)
+        return masks(state, drafts)
+
     monkeypatch.setattr(engine, "step", counted)
+    monkeypatch.setattr(GrammarState, "masks", late)
 
     def right(key: str, tokens: list[int]) -> list[int]:
         return (PROMPT + expected[key])[len(tokens) :][:3] if drafting else []
