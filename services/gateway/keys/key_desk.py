@@ -122,8 +122,8 @@ class KeyDesk:
         """A request that was admitted used more or less than was said, and may have ended."""
         if ended:
             account.own_uses.discard(use)
-        keeper = self._keeper.keeper_of(account)
-        if keeper == self._instance or not account.ledger.limited:
+        keeper = self._keeper.keeper_of(account) if account.ledger.limited else self._instance
+        if keeper == self._instance:
             self._keeper.settle(account, self._instance, use, tokens=tokens, requests=requests, ended=ended)
         else:
             told = SettleKeyUse(account.key_hash, use, tokens, requests, ended)
@@ -177,9 +177,7 @@ class KeyDesk:
         if account is None:
             return KeyKeptElsewhere(unknown=True)
         until = (self._bus.deadline_of(delivery.envelope) or Deadline.after(ASK_S)).shrink(ASK_S)
-        if not self._keeper.counts(account) and (
-            self._keeper.keeper_of(account) != self._instance or not await self._keeper.ready(account, until)
-        ):
+        if not await self._keeper.ready(account, until):
             return KeyKeptElsewhere()
         match message:
             case BeginKeyUses(_, uses, tokens):

@@ -87,9 +87,12 @@ class KeyKeeper:
         return account.kept and others <= account.heard
 
     async def ready(self, account: KeyAccount, until: Deadline) -> bool:
-        """Hear whoever was not heard yet; return whether this gateway counts the key after that."""
+        """Hear whoever was not heard yet; return whether this gateway counts the key after that. One that
+        another gateway counts is claimed of nobody."""
         if self.counts(account):
             return True
+        if not self._keeps(account):
+            return False
         try:
             async with asyncio.timeout(max(0.0, until.remaining_s())):
                 async with account.claiming:

@@ -157,10 +157,6 @@ class KeyLedger:
             if bucket is not None:
                 bucket.lower(level)
 
-    def uses_of_others(self, gateway: str) -> list[Use]:
-        """Return the live requests of all gateways but that one."""
-        return [use for use in self._live if use[0] != gateway]
-
     def replace_uses(self, gateway: str, numbers: Iterable[int]) -> None:
         """The live requests of that gateway are these, as it says."""
         stated = {(gateway, number) for number in numbers}

@@ -12,7 +12,7 @@ import structlog
 from services.gateway.admission.session_shares import SessionShares
 from services.gateway.context import SessionContext
 from services.gateway.keys.allowance import Allowance
-from services.gateway.keys.key_gate import KeyGate
+from services.gateway.keys.key_gate import KeyGate, KeyMessage
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.request.request import Request
@@ -190,13 +190,7 @@ class SessionRegistry:
             case messages.ClientCancel(tenant):
                 found = self.cancel_session(envelope.request_id, tenant)
                 self._answer(envelope, messages.CancelAck(found, ""))
-            case (
-                messages.BeginKeyUses()
-                | messages.CountKeyRefusals()
-                | messages.SettleKeyUse()
-                | messages.ClaimKey()
-                | messages.LeaveKey()
-            ):
+            case _ if isinstance(message, KeyMessage):
                 self._key_gate.receive(delivery, message)
             case AuditRequest():
                 self._answer(envelope, self.audit())
