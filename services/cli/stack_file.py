@@ -36,6 +36,13 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def chosen_state_dir(args: argparse.Namespace, option: str) -> Path:
+    """Return the state directory for a command's `--state-dir`, looked for and asked for once. Raises
+    NoStack."""
+    args.state_dir = state_dir = find_state_dir(args.state_dir, option)
+    return state_dir
+
+
 def find_state_dir(state_dir: Path | None, option: str) -> Path:
     """Return the state directory of the stack that is meant; `option` is what the user may pass instead.
 
@@ -67,31 +74,29 @@ def _chosen(running: Sequence[Path]) -> Path:
     return running[int(answer) - 1]
 
 
-def stack_address(state_dir: Path | None, key: str, option: str) -> str:
+def stack_address(state_dir: Path, key: str, option: str) -> str:
     """`key` is "grpc" or "nats"; `option` is what the user may pass instead. Raises NoStack."""
-    state_dir = find_state_dir(state_dir, option)
     address = _stack(state_dir, option).get(key)
     if not isinstance(address, str) or not address:
         raise NoStack(f"{state_dir / STACK_NAME} has no {key} address; restart the stack, or pass {option}")
     return address
 
 
-def stack_credentials(state_dir: Path | None, option: str) -> str:
+def stack_credentials(state_dir: Path, option: str) -> str:
     """The file with the user and password for the stack's bus; "" when it needs none. Raises NoStack."""
-    file = _stack(find_state_dir(state_dir, option), option).get("nats_credentials")
+    file = _stack(state_dir, option).get("nats_credentials")
     return file if isinstance(file, str) else ""
 
 
-def stack_instances(state_dir: Path | None, option: str) -> frozenset[str]:
+def stack_instances(state_dir: Path, option: str) -> frozenset[str]:
     """The instances that the stack has. Raises NoStack."""
-    instances = _stack(find_state_dir(state_dir, option), option).get("instances")
+    instances = _stack(state_dir, option).get("instances")
     rows = instances if isinstance(instances, list) else []
     return frozenset(row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str))
 
 
-def stack_adapter_file(state_dir: Path | None, option: str) -> str:
+def stack_adapter_file(state_dir: Path, option: str) -> str:
     """The file of adapters that the stack's workers follow. Raises NoStack."""
-    state_dir = find_state_dir(state_dir, option)
     file = _stack(state_dir, option).get("adapter_file")
     if not isinstance(file, str) or not file:
         raise NoStack(f"{state_dir / STACK_NAME} names no adapter file; restart the stack, or pass {option}")

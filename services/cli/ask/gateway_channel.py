@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 
 from services.cli.ask.generate_call import OpenGateway
-from services.cli.stack_file import add_state_dir, stack_address
+from services.cli.stack_file import add_state_dir, chosen_state_dir, stack_address
 from shared.errors import InvalidRequest
 
 ADDRESS_VARIABLE = "PENSTOCK_GRPC"
@@ -21,6 +21,8 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
 )
+
+GRPC_OPTION = "--grpc HOST:PORT"
 
 
 def add_gateway_options(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +40,8 @@ def add_gateway_options(parser: argparse.ArgumentParser) -> None:
 def open_gateway(args: argparse.Namespace) -> OpenGateway:
     """Raises Unavailable without a stack, InvalidRequest for files that cannot be used."""
     address = args.grpc or os.environ.get(ADDRESS_VARIABLE, "")
-    address = address or stack_address(args.state_dir, "grpc", "--grpc HOST:PORT")
+    if not address:
+        address = stack_address(chosen_state_dir(args, GRPC_OPTION), "grpc", GRPC_OPTION)
     metadata = call_metadata(args)
     return OpenGateway(address, open_channel(address, args), metadata)
 

@@ -17,7 +17,7 @@ from services.cli.arguments import seconds
 from services.cli.exit_codes import EXIT_EXPIRED, EXIT_FAILED
 from services.cli.fleet.adapter_reports import SHOWN_DIGITS, adapter_states
 from services.cli.fleet.fleet_watch import BusAddress, Fleet, add_bus_options, listening, run_on_bus
-from services.cli.stack_file import stack_adapter_file
+from services.cli.stack_file import chosen_state_dir, stack_adapter_file
 from services.cli.view.table import table
 from shared.config.config_file import MODEL_TABLE, find_config_file
 from shared.config.fields import ConfigField, PathRule, Rule, checked_value
@@ -191,7 +191,7 @@ def _adapter_file(args: argparse.Namespace) -> Path:
     said = checked_value(field, file.table(MODEL_TABLE).get("adapter_file", ""), place)
     configured = file.value(said, PathRule.ALWAYS)
     named = args.file or os.environ.get(FILE_VARIABLE, "") or configured
-    return Path(named or stack_adapter_file(args.state_dir, FILE_OPTION)).expanduser()
+    return Path(named or stack_adapter_file(chosen_state_dir(args, FILE_OPTION), FILE_OPTION)).expanduser()
 
 
 def _absolute(directory: str) -> str:

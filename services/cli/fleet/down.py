@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from services.cli.arguments import seconds
 from services.cli.exit_codes import EXIT_EXPIRED, EXIT_FAILED
-from services.cli.stack_file import NoStack, add_state_dir, find_state_dir
+from services.cli.stack_file import NoStack, add_state_dir, chosen_state_dir
 from shared.files.stack_register import launcher_of
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -40,7 +40,7 @@ def build_down_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     args = build_down_parser().parse_args(argv)
     try:
-        state_dir = find_state_dir(args.state_dir, "--state-dir DIR")
+        state_dir = chosen_state_dir(args, "--state-dir DIR")
     except NoStack as error:
         print(f"penstock down: {error}", file=sys.stderr)
         return EXIT_FAILED

@@ -12,7 +12,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
-from services.cli.stack_file import add_state_dir, stack_address, stack_credentials, stack_instances
+from services.cli.stack_file import (
+    add_state_dir,
+    chosen_state_dir,
+    stack_address,
+    stack_credentials,
+    stack_instances,
+)
 from shared.bus import Bus, Delivery
 from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.fleet_state import HEARTBEAT_S
@@ -164,6 +170,7 @@ def _bus_address(args: argparse.Namespace) -> BusAddress:
     """Return the address that the user passed, else the environment's, else that of stack.json."""
     if url := args.nats_url or os.environ.get(URL_VARIABLE, ""):
         return BusAddress(url, load_credentials(os.environ.get(CREDENTIALS_VARIABLE, "")))
-    url = stack_address(args.state_dir, "nats", NATS_URL_OPTION)
-    credentials = load_credentials(stack_credentials(args.state_dir, NATS_URL_OPTION))
-    return BusAddress(url, credentials, stack_instances(args.state_dir, NATS_URL_OPTION))
+    state_dir = chosen_state_dir(args, NATS_URL_OPTION)
+    url = stack_address(state_dir, "nats", NATS_URL_OPTION)
+    credentials = load_credentials(stack_credentials(state_dir, NATS_URL_OPTION))
+    return BusAddress(url, credentials, stack_instances(state_dir, NATS_URL_OPTION))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from services.cli.stack_file import DEFAULT_STATE_DIR, STACK_NAME, NoStack, find_state_dir
+from services.cli.stack_file import DEFAULT_STATE_DIR, STACK_NAME, NoStack, chosen_state_dir, find_state_dir
 from shared.files.stack_register import LOCK_NAME, register_stack
 
 
@@ -83,3 +84,14 @@ def test_of_several_a_terminal_is_asked_which(
         with pytest.raises(NoStack, match="is none of them"):
             find_state_dir(None, "--x")
     assert f"2  {tmp_path / 'b'}" in capsys.readouterr().err
+
+
+def test_a_command_asks_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(tmp_path / "a"), running(tmp_path / "b")
+    monkeypatch.setattr(sys, "stdin", Typed("2\n"))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    args = argparse.Namespace(state_dir=None)
+    assert [chosen_state_dir(args, "--x") for _ in range(2)] == [tmp_path / "b"] * 2
+    assert capsys.readouterr().err.count("Which stack") == 1
