@@ -201,7 +201,7 @@ def schemathesis() -> str:
 def test_schemathesis_finds_no_answer_that_is_not_described(
     stack: Stack, tmp_path: Path, way: tuple[str, ...]
 ) -> None:
-    """What is left out: what a schema cannot say of fields together, and deadlines that are too short."""
+    """Leave out what a schema cannot say of fields together, and deadlines that are too short."""
     (tmp_path / "schemathesis.toml").write_text(
         f"[checks]\nnegative_data_rejection.expected-statuses = {list(REFUSALS)}\n"
     )

@@ -19,7 +19,7 @@ ANSWERED = "document.querySelector('.message.answer[aria-busy=\"false\"]')"
 
 
 async def ask(tab: Page, question: str) -> None:
-    """As a reader does: from the keyboard alone."""
+    """Work as a reader does from the keyboard alone."""
     await tab.until("document.querySelector('#model option')")
     await tab.run("document.querySelector('#question').focus()")
     await tab.write(question)

@@ -1,4 +1,4 @@
-"""What passages support of an answer: asked at its end, told over gRPC and HTTP, waited for only a moment."""
+"""Sentences of an answer are cited: asked for at its end, told over gRPC and HTTP, waited for a moment."""
 
 from __future__ import annotations
 

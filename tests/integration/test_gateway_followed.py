@@ -133,7 +133,7 @@ async def test_a_clients_name_of_its_call_cancels_it_through_any_gateway(nats_ur
 
 
 async def received(call: Any) -> AsyncIterator[pb.GenerateEvent]:
-    """What comes of a call that ends with an error."""
+    """Return what comes of a call that ends with an error."""
     with suppress(grpc.aio.AioRpcError):
         async for event in call:
             yield event

@@ -41,7 +41,7 @@ OPTIONS = (
 
 
 def browser_path() -> str:
-    """Where it is; skips the test where it is not."""
+    """Return where it is; skip the test where it is not."""
     named = os.environ.get("PENSTOCK_TEST_BROWSER")
     found = named or next((path for name in NAMES if (path := shutil.which(name))), None)
     if not found:

@@ -38,7 +38,7 @@ class CollectedSpan:
 
 
 class Collector:
-    """What has come. `statuses` are answered first, one to each export; then 200."""
+    """Keep what has come. `statuses` are answered first, one to each export; then 200."""
 
     def __init__(self) -> None:
         self.spans: list[CollectedSpan] = []

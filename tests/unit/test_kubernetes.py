@@ -155,6 +155,12 @@ def object_of(required: list[str], **properties: Any) -> dict[str, Any]:
     }
 
 
+def route_of(**rule: Any) -> dict[str, Any]:
+    """Return the schema of a route whose rules may have these fields too."""
+    rules = {"type": "array", "items": object_of(["backendRefs"], backendRefs=BACKENDS, **rule)}
+    return object_of(["parentRefs", "rules"], parentRefs=PARENTS, hostnames=STRINGS, rules=rules)
+
+
 SPECS = {
     ("monitoring.coreos.com/v1", "PodMonitor"): object_of(
         ["selector", "podMetricsEndpoints"],
@@ -191,33 +197,13 @@ SPECS = {
             ),
         },
     ),
-    ("gateway.networking.k8s.io/v1", "HTTPRoute"): object_of(
-        ["parentRefs", "rules"],
-        parentRefs=PARENTS,
-        hostnames=STRINGS,
-        rules={
-            "type": "array",
-            "items": object_of(
-                ["backendRefs"],
-                backendRefs=BACKENDS,
-                timeouts=object_of(["request"], request={"type": "string", "pattern": r"^\d+(ms|s|m|h)$"}),
-            ),
-        },
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): route_of(
+        timeouts=object_of(["request"], request={"type": "string", "pattern": r"^\d+(ms|s|m|h)$"}),
     ),
-    ("gateway.networking.k8s.io/v1", "GRPCRoute"): object_of(
-        ["parentRefs", "rules"],
-        parentRefs=PARENTS,
-        hostnames=STRINGS,
-        rules={
+    ("gateway.networking.k8s.io/v1", "GRPCRoute"): route_of(
+        matches={
             "type": "array",
-            "items": object_of(
-                ["backendRefs"],
-                backendRefs=BACKENDS,
-                matches={
-                    "type": "array",
-                    "items": object_of(["method"], method=object_of(["service"], service=NAME)),
-                },
-            ),
+            "items": object_of(["method"], method=object_of(["service"], service=NAME)),
         },
     ),
 }
