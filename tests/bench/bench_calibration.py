@@ -33,7 +33,7 @@ BINS = 10
 RIDGE = 0.1
 STEPS = 60
 EVERY = 2
-"""The questions of XQuAD that are asked, which are much alike."""
+"""Every second question of XQuAD is asked: they are much alike."""
 
 Columns = npt.NDArray[np.float64]
 
