@@ -16,7 +16,10 @@ from services.gateway.fleet.routing import free_slots, leave_out, serving
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
 from services.gateway.question.question_rewriter import QuestionRewriter
 from services.gateway.request.prompt_limits import PromptLimits
-from services.gateway.scope.recent_requests import RecentRequests
+from services.gateway.scope.outcome import Outcome
+from services.gateway.scope.recent_latencies import RecentLatencies
+from services.gateway.scope.report import report_end
+from services.gateway.scope.request_record import RequestRecord
 from services.gateway.tasks import Tasks
 from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
@@ -40,7 +43,7 @@ class SessionContext:
     breakers: Breakers
     poison_requests: PoisonRequests
     question_rewriter: QuestionRewriter
-    recent: RecentRequests
+    latencies: RecentLatencies
     tasks: Tasks
     ended_requests: EndedRequests
 
@@ -48,6 +51,12 @@ class SessionContext:
     def prompt_limits(self) -> PromptLimits:
         """The limits of the NATS server that the gateway is connected to now."""
         return PromptLimits(self.bus.max_payload)
+
+    def record_end(self, record: RequestRecord, outcome: Outcome) -> None:
+        """A request is over, and its call with it: it is counted, logged and kept."""
+        report_end(record, outcome)
+        self.latencies.record_end(record.outcome, record.ttft_us)
+        self.ended_requests.add(record)
 
     @classmethod
     def of(
@@ -90,7 +99,7 @@ class SessionContext:
             breakers=breakers,
             poison_requests=suspects,
             question_rewriter=QuestionRewriter.of(config),
-            recent=RecentRequests(),
+            latencies=RecentLatencies(),
             tasks=tasks,
             ended_requests=EndedRequests(exporter),
         )

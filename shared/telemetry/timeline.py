@@ -10,6 +10,11 @@ from dataclasses import dataclass
 
 from shared.deadline import SYSTEM_CLOCK, Clock
 
+MAX_PHASES = 64
+"""The most phases of a timeline: of a request that is routed anew again and again, the last ones are one."""
+LATER = "later"
+"""The name of that one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -67,5 +72,9 @@ class Timeline:
         return max(self._last_us, round((self._clock.monotonic_s() - self._start_s) * 1e6))
 
     def _append(self, name: str, duration_us: int) -> None:
-        self._phases.append(Phase(name, self._last_us, duration_us))
+        if len(self._phases) < MAX_PHASES:
+            self._phases.append(Phase(name, self._last_us, duration_us))
+        else:
+            last = self._phases[-1]
+            self._phases[-1] = Phase(LATER, last.start_us, last.duration_us + duration_us)
         self._last_us += duration_us

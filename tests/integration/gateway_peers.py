@@ -15,6 +15,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.asks.text_calls import TextCalls
 from services.gateway.config import GatewayConfig
+from services.gateway.context import SessionContext
 from services.gateway.gateway import Gateway
 from services.gateway.grpc.edge_server import EdgeServer
 from services.gateway.http.server import HttpServer
@@ -253,6 +254,7 @@ class Running:
     key_gate: KeyGate
     http: HttpServer
     text_calls: TextCalls
+    context: SessionContext
 
     async def knows(self, role: str, count: int) -> None:
         await until(lambda: len(self.fleet.instances(role)) == count)
@@ -293,7 +295,8 @@ async def gateway_named(
     try:
         stub = rpc.InferenceStub(channel)
         yield Running(
-            stub, channel, built.registry, built.grpc, view, built.key_gate, built.http, built.text_calls
+            *(stub, channel, built.registry, built.grpc, view, built.key_gate, built.http, built.text_calls),
+            built.context,
         )
     finally:
         await channel.close(None)

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from services.gateway.http.console.request_list import MAX_SHOWN_LATEST
 from services.gateway.http.console.site_files import POLICY, site_files
+from services.gateway.scope.outcome import Outcome
+from services.gateway.tracing.ended_requests import MAX_ENDED_REQUESTS
 from shared.bus.codec import PROTOCOL_VERSION
+from shared.errors import Unavailable
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from tests.integration.gateway_peers import MODEL
 from tests.integration.http_edge import CHAT, HELLO, edge
 from tests.support.http import call, http_client
+from tests.support.records import make_record
 from tests.support.wait import until
 
 FOR_OPERATORS = ("/console/pipeline", "/console/requests")
@@ -112,6 +117,24 @@ async def test_the_pipeline_shows_instances_and_the_last_requests(nats_url: str)
     assert found["decode-0"]["engine"]["kv_blocks"] == 1000
     assert shown["latency"]["windows"][0]["outcomes"] == {"finished": 1}
     assert shown["latency"]["windows"][0]["ttft"]["count"] == 1
+
+
+async def test_a_flood_of_requests_hides_neither_the_slow_nor_the_failed_ones(nats_url: str) -> None:
+    lost = Outcome.of(Unavailable("no decode worker is left", hop="decode"))
+    async with edge(nats_url) as here:
+        context = here.running.context
+        context.record_end(
+            make_record(request_id="slow", ttft_us=9_000_000, total_us=9_100_000), Outcome.finished("stop")
+        )
+        failure = make_record(request_id="failed", outcome="failed", finish="", error=lost.error.code)  # type: ignore[union-attr]  # it has one
+        context.record_end(failure, lost)
+        for number in range(2 * MAX_ENDED_REQUESTS):
+            context.ended_requests.add(make_record(request_id=f"other-{number}"))
+        shown = (await call(here.client, "/console/requests")).body["ended"]
+    views = {request["id"]: request["views"] for request in shown}
+    assert views["slow"] == ["slow_start", "slow"]
+    assert views["failed"] == ["failed"]
+    assert sum("latest" in each for each in views.values()) == MAX_SHOWN_LATEST
 
 
 async def test_the_version_has_the_digest_of_the_bus_and_what_is_served(nats_url: str) -> None:

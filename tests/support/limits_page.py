@@ -98,7 +98,6 @@ OWN_PLACES = (
     "services/gateway/http/console",
     "services/gateway/http/openapi",
     "services/gateway/scope/recent_latencies.py",
-    "services/gateway/scope/recent_requests.py",
     "services/gateway/fleet",
     "services/gateway/prompt",
     "services/gateway/question",

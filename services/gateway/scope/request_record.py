@@ -71,6 +71,15 @@ class RequestRecord:
     asked: tuple[AskedInstance, ...]
     attempts: tuple[Attempt, ...]
 
+    @property
+    def ended_unix_us(self) -> int:
+        return self.began_unix_us + self.total_us
+
+    @property
+    def route(self) -> tuple[tuple[str, str], ...]:
+        """Return the instances, (role, instance), that it was on last; none where it was not routed."""
+        return self.attempts[-1].workers if self.attempts else ()
+
     def attempt_at(self, phase: Phase) -> Attempt | None:
         """Return the attempt that the phase is a part of, None before the first, between two, and after."""
         inside = [a for a in self.attempts if a.start_us <= phase.start_us < max(a.end_us, a.start_us + 1)]

@@ -19,7 +19,7 @@ MAX_MARK = 1 << 31
 MAX_ASKED = 16
 """The most instances, asked before a request has a route, whose names its record keeps."""
 MAX_ATTEMPTS = 16
-"""The most routes of a request that its record keeps: the first ones."""
+"""The most routes of a request that its record keeps: the first ones, and the last."""
 COUNT_PREFIX = "count:"
 FIRST_TOKEN_PARTS = (
     "prefill.queue",
@@ -165,9 +165,9 @@ class RequestTimeline:
         return [(name, self._marks[name]) for name in names if name in self._seen]
 
     def _end_attempt(self, why: str) -> None:
-        if self._open_attempt is not None and len(self._attempts) < MAX_ATTEMPTS:
+        if self._open_attempt is not None:
             ended = replace(self._open_attempt, end_us=self._timeline.marked_us, why=why)
-            self._attempts.append(ended)
+            self._attempts[MAX_ATTEMPTS - 1 :] = [ended]
         self._open_attempt = None
 
     def _reset(self) -> None:

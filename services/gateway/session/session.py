@@ -29,7 +29,6 @@ from services.gateway.request_scope import RequestScope
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
-from services.gateway.scope.report import report_end
 from services.gateway.scope.session_state import is_final
 from services.gateway.session.route_watch import RouteWatch
 from services.gateway.session.router import Router
@@ -78,7 +77,7 @@ class Session:
         self.state = scope.state
         self.response = scope.response
         self.timeline = scope.timeline
-        self.latencies = context.recent.latencies
+        self.latencies = context.latencies
         self._context = context
         self._gate = gate
         self._poison_requests = context.poison_requests
@@ -298,11 +297,7 @@ class Session:
         if self._call_ended and self._outcome is not None:
             self.timeline.close_timeline()
             record = self._scope.record(self.request, self._outcome)
-            report_end(record, self._outcome)
-            self._context.ended_requests.add(record)
-            self._context.recent.record_end(
-                self.request_id, self.request.tenant, self._outcome, self.state, self.timeline
-            )
+            self._context.record_end(record, self._outcome)
 
     def usage(self) -> pb.Usage:
         counts = self.timeline.counts

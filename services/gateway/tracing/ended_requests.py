@@ -1,12 +1,15 @@
-"""Keep the records of the latest requests, find one again, and say what is usual among those like it."""
+"""Keep the records of the latest requests and of the worst, find one again, and say what is usual."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 from services.gateway.scope.request_record import RequestRecord
 from services.gateway.tracing.span_exporter import SpanExporter
+from services.gateway.tracing.tail_requests import TailRequests
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import AttemptAccount, PhaseAccount, RequestAccount
 from shared.telemetry.metrics import prompt_bucket
 
@@ -14,16 +17,25 @@ MAX_ENDED_REQUESTS = 1024
 """The most requests whose records a gateway keeps, about 3 KB each; of more the oldest is forgotten."""
 PER_TOKEN_PHASES = frozenset({"decode"})
 """The phases whose time is compared by generated token: a longer answer is not a slower one."""
+VIEWS = ("latest", "failed", "slow_start", "slow")
+"""The names of what ended requests are shown as. One request may be several."""
 SENTENCE_CHARS = 300
 """The most of an error's sentence that an account repeats."""
 
 
 class EndedRequests:
-    """The latest requests of a gateway. Where there is an `exporter` it gets each of them too."""
+    """The latest requests of a gateway, and in `tail` the failed and slow ones before them. Where there is
+    an `exporter` it gets each of them too."""
 
-    def __init__(self, exporter: SpanExporter | None = None, most: int = MAX_ENDED_REQUESTS) -> None:
+    def __init__(
+        self,
+        exporter: SpanExporter | None = None,
+        most: int = MAX_ENDED_REQUESTS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._exporter = exporter
         self._records: deque[RequestRecord] = deque(maxlen=most)
+        self.tail = TailRequests(clock)
 
     def start(self) -> None:
         if self._exporter is not None:
@@ -37,6 +49,7 @@ class EndedRequests:
     def add(self, record: RequestRecord) -> None:
         """A request has ended."""
         self._records.append(record)
+        self.tail.add(record)
         if self._exporter is not None:
             self._exporter.add(record)
 
@@ -44,9 +57,14 @@ class EndedRequests:
     def kept(self) -> int:
         return len(self._records)
 
+    def latest(self, count: int) -> Sequence[RequestRecord]:
+        """Return at most so many, the newest first."""
+        return list(islice(reversed(self._records), count))
+
     def find(self, name: str) -> RequestRecord | None:
         """Return the latest request of that id, ours or its client's; None where it is not known any more."""
-        return next((r for r in reversed(self._records) if name in (r.request_id, r.client_id)), None)
+        known = chain(reversed(self._records), sorted(self.tail, key=_ended_us, reverse=True))
+        return next((r for r in known if name in (r.request_id, r.client_id)), None)
 
     def account(self, record: RequestRecord) -> RequestAccount:
         """Return where its time went, and where that of others of its model and length went. It takes some
@@ -72,6 +90,10 @@ class EndedRequests:
             phases=tuple(_phase_accounts(record, others)),
             attempts=tuple(_attempt_accounts(record)),
         )
+
+
+def _ended_us(record: RequestRecord) -> int:
+    return record.ended_unix_us
 
 
 def _alike(other: RequestRecord, record: RequestRecord) -> bool:

@@ -15,7 +15,7 @@ from services.gateway.context import SessionContext
 from services.gateway.http.completions.call import JSON, HttpCall
 from services.gateway.http.console.fleet_picture import fleet_picture
 from services.gateway.http.console.latency_picture import latency_picture
-from services.gateway.http.console.request_list import request_list
+from services.gateway.http.console.request_list import MAX_SHOWN_LIVE, request_list
 from services.gateway.http.console.site_files import SITE_HEADERS
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
@@ -37,9 +37,14 @@ class ConsolePages:
         self._ingress = ingress
         self._needs_keys = bool(context.config.api_keys)
         self._pipeline = _KeptAnswer(
-            lambda: fleet_picture(context) | {"latency": latency_picture(context.recent.latencies)}, clock
+            lambda: fleet_picture(context) | {"latency": latency_picture(context.latencies)}, clock
         )
-        self._requests = _KeptAnswer(lambda: request_list(registry, context.recent), clock)
+        self._requests = _KeptAnswer(
+            lambda: request_list(
+                registry.live_count, registry.live_sessions(MAX_SHOWN_LIVE), context.ended_requests
+            ),
+            clock,
+        )
 
     async def access(self, call: HttpCall) -> web.Response:
         """Answer whether there are keys, whose the caller's is, and whether it is an operator's."""
@@ -76,5 +81,5 @@ class _KeptAnswer:
     def get(self) -> bytes:
         now_s = self._clock.monotonic_s()
         if self._made is None or now_s - self._made[0] >= MADE_FOR_S:
-            self._made = now_s, json.dumps(self._make()).encode()
+            self._made = now_s, json.dumps(self._make(), separators=(",", ":")).encode()
         return self._made[1]

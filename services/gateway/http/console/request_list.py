@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from services.gateway.scope.recent_requests import RecentRequests, RequestSummary
+from services.gateway.scope.request_record import RequestRecord
 from services.gateway.session.session import Session
-from services.gateway.session.session_registry import SessionRegistry
-from shared.roles import hop_of_phase
+from services.gateway.tracing.ended_requests import SENTENCE_CHARS, VIEWS, EndedRequests
 
 MAX_SHOWN_LIVE = 50
 """The most running requests in one answer, those that came first; `live` counts all."""
-MAX_SHOWN_ENDED = 50
-"""The most ended requests in one answer, the newest ones."""
+MAX_SHOWN_LATEST = 50
+"""The most ended requests in one answer that are there as the newest ones."""
+MAX_SHOWN_TAIL = 20
+"""The most ended requests in one answer of each other kind: failed, slow to begin, slow in all."""
 
 
-def request_list(registry: SessionRegistry, recent: RecentRequests) -> dict[str, Any]:
+def request_list(live: int, running: Iterable[Session], ended: EndedRequests) -> dict[str, Any]:
+    """Return the `running` ones of all that are `live`, and those that have ended, each once: the failed and
+    the slowest ones of the last minutes too, however many have ended since."""
+    shown = (
+        ended.latest(MAX_SHOWN_LATEST),
+        ended.tail.failed(MAX_SHOWN_TAIL),
+        ended.tail.slowest_starts(MAX_SHOWN_TAIL),
+        ended.tail.slowest(MAX_SHOWN_TAIL),
+    )
     return {
-        "live": registry.live_count,
-        "running": [_running(session) for session in registry.live_sessions(MAX_SHOWN_LIVE)],
-        "ended": [_ended(summary) for summary in recent.newest(MAX_SHOWN_ENDED)],
-        "left_out": recent.left_out,
+        "live": live,
+        "running": [_running(session) for session in running],
+        "ended": _ended_of(dict(zip(VIEWS, shown, strict=True))),
     }
 
 
@@ -37,28 +46,35 @@ def _running(session: Session) -> dict[str, Any]:
     }
 
 
-def _ended(summary: RequestSummary) -> dict[str, Any]:
+def _ended_of(views: Mapping[str, Iterable[RequestRecord]]) -> list[dict[str, Any]]:
+    shown: dict[str, dict[str, Any]] = {}
+    for view, records in views.items():
+        for record in records:
+            request = shown.get(record.request_id)
+            if request is None:
+                request = shown[record.request_id] = _ended(record)
+            request["views"].append(view)
+    return list(shown.values())
+
+
+def _ended(record: RequestRecord) -> dict[str, Any]:
     return {
-        "id": summary.request_id,
-        "tenant": summary.tenant,
-        "model": summary.model,
-        "outcome": summary.outcome,
-        "error": summary.error,
-        "prompt_tokens": summary.prompt_tokens,
-        "cached_tokens": summary.cached_tokens,
-        "tokens": summary.tokens,
-        "replacements": summary.replacements,
-        "ended_unix_ms": summary.ended_unix_ms,
-        "ttft_us": summary.ttft_us,
-        "total_us": summary.total_us,
-        "route": [{"role": role, "instance": instance} for role, instance in summary.route],
+        "id": record.request_id,
+        "views": [],
+        "tenant": record.tenant,
+        "model": record.model,
+        "outcome": record.outcome,
+        "error": record.error_text[:SENTENCE_CHARS],
+        "prompt_tokens": record.prompt_tokens,
+        "cached_tokens": record.cached_tokens,
+        "tokens": record.output_tokens,
+        "replacements": record.replacements,
+        "ended_unix_ms": record.ended_unix_us // 1000,
+        "ttft_us": record.ttft_us,
+        "total_us": record.total_us,
+        "route": [{"role": role, "instance": instance} for role, instance in record.route],
         "phases": [
-            {
-                "name": phase.name,
-                "hop": hop_of_phase(phase.name),
-                "start_us": phase.start_us,
-                "duration_us": phase.duration_us,
-            }
-            for phase in summary.phases
+            {"name": phase.name, "start_us": phase.start_us, "duration_us": phase.duration_us}
+            for phase in record.phases
         ],
     }

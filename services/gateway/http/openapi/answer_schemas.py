@@ -28,6 +28,7 @@ from services.gateway.http.responses.response_object import ID_PREFIX as RESPONS
 from services.gateway.http.text_pages import VECTOR_FORMATS
 from services.gateway.scope.outcome import CANCELLED, EXPIRED, FAILED, FINISHED, SHED
 from services.gateway.scope.session_state import RequestPhase
+from services.gateway.tracing.ended_requests import VIEWS
 from shared.degradation import DegradationLevel
 from shared.roles import ROLES
 
@@ -351,9 +352,10 @@ def _pipeline() -> Schema:
 def _requests() -> Schema:
     shared = {"id": text(), "tenant": text(), "model": text(), "prompt_tokens": _COUNT, "tokens": _COUNT}
     shared |= {"replacements": _COUNT}
-    phase = {"name": text(), "hop": text(), "start_us": _COUNT, "duration_us": _COUNT}
+    phase = {"name": text(), "start_us": _COUNT, "duration_us": _COUNT}
     ended = {
         **shared,
+        "views": array(choice(VIEWS)),
         "outcome": choice((FINISHED, CANCELLED, EXPIRED, SHED, FAILED)),
         "error": text(),
         "cached_tokens": _COUNT,
@@ -368,6 +370,5 @@ def _requests() -> Schema:
             "live": _COUNT,
             "running": array(answer_of({**shared, "phase": choice(phase.value for phase in RequestPhase)})),
             "ended": array(answer_of(ended)),
-            "left_out": _COUNT,
         }
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.telemetry.timeline import Phase, Timeline
+from shared.telemetry.timeline import LATER, MAX_PHASES, Phase, Timeline
 from tests.support.clock import FakeClock
 
 
@@ -83,3 +83,17 @@ def test_phases_always_partition_the_elapsed_time(
     assert end_us == timeline.marked_us
     timeline.mark("end")
     assert sum(phase.duration_us for phase in timeline.phases()) == timeline.elapsed_us()
+
+
+def test_phases_beyond_the_most_are_one_and_still_partition_the_request() -> None:
+    clock = FakeClock()
+    timeline = Timeline(clock)
+    for number in range(MAX_PHASES + 3):
+        clock.advance(0.001)
+        timeline.mark(f"phase-{number}")
+        if number == MAX_PHASES - 1:
+            assert timeline.phases()[-1] == Phase(f"phase-{number}", 1000 * number, 1000)
+    phases = timeline.phases()
+    assert len(phases) == MAX_PHASES
+    assert phases[-1] == Phase(LATER, 1000 * (MAX_PHASES - 1), 4000)
+    assert sum(phase.duration_us for phase in phases) == timeline.marked_us

@@ -5,7 +5,7 @@ import { openChat } from "./chat.js";
 import { byId, setText } from "./dom.js";
 import { openLatency, showLatency } from "./latency.js";
 import { openPipeline, showPipeline } from "./pipeline.js";
-import { showRequests } from "./requests.js";
+import { openRequests, showRequests } from "./requests.js";
 import { showCorpora, showModels } from "./served.js";
 
 const LOOK_MS = 1000;
@@ -17,6 +17,7 @@ function start() {
   openChat();
   openPipeline();
   openLatency();
+  openRequests();
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     key.set(byId("key").value.trim());

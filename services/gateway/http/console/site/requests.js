@@ -1,19 +1,44 @@
-// The running requests and the last ones; choosing one shows its timeline.
+// The running requests and those that have ended: the latest, or the worst of the last minutes. Choosing one shows
+// its timeline.
 
 import { byId, keep, make, setText, shownMs } from "./dom.js";
 import { showTimeline } from "./waterfall.js";
 
 const SHOWN_RUNNING = 12;
+// The name of a view in the answer, its name here, and what comes first in it.
+const VIEWS = [
+  ["latest", "Latest", (request) => request.ended_unix_ms],
+  ["failed", "Failed", (request) => request.ended_unix_ms],
+  ["slow_start", "Slow start", (request) => request.ttft_us],
+  ["slow", "Slow", (request) => request.total_us],
+];
 let ended = new Map();
 let chosen = "";
+let view = 0;
+let last = null;
+
+export function openRequests() {
+  for (const [index, [, name]] of VIEWS.entries()) {
+    byId("request-views").append(make("button", { type: "button", "aria-pressed": String(index === view), onclick: () => look(index) }, name));
+  }
+}
+
+function look(index) {
+  view = index;
+  for (const [place, button] of [...byId("request-views").children].entries()) button.setAttribute("aria-pressed", String(place === index));
+  if (last) showRequests(last);
+}
 
 export function showRequests(list) {
+  last = list;
   ended = new Map(list.ended.map((request) => [request.id, request]));
   setText(byId("fact-live"), String(list.live));
-  const sampled = list.left_out ? ` · ${list.left_out} not kept` : "";
-  setText(byId("requests-count"), `${list.live} live${sampled}`);
-  const rows = [...list.running.slice(0, SHOWN_RUNNING), ...list.ended];
+  setText(byId("requests-count"), `${list.live} live`);
+  const [name, , order] = VIEWS[view];
+  const found = list.ended.filter((request) => request.views.includes(name)).sort((a, b) => order(b) - order(a));
+  const rows = view === 0 ? [...list.running.slice(0, SHOWN_RUNNING), ...found] : found;
   keep(byId("request-rows"), rows, (request) => request.id, makeRow, showRow);
+  byId("requests-empty").hidden = rows.length > 0;
 }
 
 export function mark(requestId) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.gateway.scope.request_timeline import RequestTimeline
+from services.gateway.scope.request_timeline import MAX_ATTEMPTS, RequestTimeline
 from shared.messages import Mark
 from tests.support.clock import FakeClock
 
@@ -132,3 +132,14 @@ def test_a_timeline_begins_where_its_call_came_and_what_was_before_is_the_client
         ("admit", 2_000_000),
     ]
     assert timeline.total_us == 2_500_000
+
+
+def test_the_first_routes_and_the_last_are_kept() -> None:
+    timeline = RequestTimeline(0, FakeClock())
+    for epoch in range(1, MAX_ATTEMPTS + 4):
+        timeline.begin_attempt(epoch, (("decode", f"decode-{epoch}"),))
+        timeline.mark_lost("unavailable")
+    timeline.begin_attempt(99, (("decode", "decode-99"),))
+    timeline.close_timeline()
+    assert [attempt.epoch for attempt in timeline.attempts] == [*range(1, MAX_ATTEMPTS), 99]
+    assert [attempt.why for attempt in timeline.attempts[-2:]] == ["unavailable", ""]
