@@ -55,7 +55,7 @@ ASKED: dict[str, tuple[str, Any]] = {
     "GET /console/access": ("", None),
     "GET /console/pipeline": ("", None),
     "GET /console/requests": ("", None),
-    "GET /console/files/{file}": ("/console/files/console.js", None),
+    "GET /console/files/{file}": ("/console/files/penstock.svg", None),
 }
 """A call for each route: its path where that has names in it, and its body."""
 OTHERWISE = {"POST /v1/requests/{request_id}/cancel": 404}

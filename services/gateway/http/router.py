@@ -60,7 +60,7 @@ class HttpRouter:
         config: GatewayConfig,
         instance: str,
     ) -> None:
-        self._site = SiteFiles()
+        self._site = SiteFiles(needs_keys=bool(config.api_keys))
         self._completions = completions
         self._instance = instance
         self._callers = Callers(config)

@@ -55,6 +55,20 @@ class HttpCall:
     def authorization(self) -> list[str]:
         return self._request.headers.getall("Authorization", [])
 
+    @property
+    def takes_gzip(self) -> bool:
+        """Whether an answer may be compressed: the client says so, and not with a weight of 0."""
+        for coding in self._request.headers.get("Accept-Encoding", "").lower().split(","):
+            name, _, weight = coding.replace(" ", "").partition(";q=")
+            if name == "gzip":
+                return weight.strip("0.") != "" if weight else True
+        return False
+
+    def has_current(self, tag: str) -> bool:
+        """Return whether the client says that it has what `tag` (an `ETag`) names."""
+        told = self._request.headers.get("If-None-Match", "")
+        return tag.removeprefix("W/") in (each.strip().removeprefix("W/") for each in told.split(","))
+
     async def read_json(self) -> JsonFields:
         """Raises WrongContentType, TooLarge, SlowBody, or InvalidRequest for what is no JSON object."""
         self._check_content_type()

@@ -9,5 +9,5 @@ from shared.roles import _HOPS
 
 
 def test_the_console_has_the_hops_of_the_services() -> None:
-    text = site_files()["hops.js"].decode()
+    text = site_files()["hops.js"]
     assert dict(re.findall(r'\["(\w+)", "(\w+)"\]', text)) == dict(_HOPS)
