@@ -11,6 +11,7 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import TooLarge
 from shared.messages import (
+    MAX_CITED_ANSWER_CHARS,
     AnswerCited,
     CiteAnswer,
     CitedSentence,
@@ -134,6 +135,17 @@ async def test_nobody_is_asked_without_passages_or_without_a_wait(nats_url: str)
         peers["retriever-0"].answers = citing(AnswerCited(CITED))
         assert citations(await answered(peers, running, question())) == []
         assert asked(peers) == []
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+async def test_of_a_long_answer_the_beginning_is_cited(nats_url: str, beyond: int) -> None:
+    text = "a" * (MAX_CITED_ANSWER_CHARS + beyond)
+    async with serving(nats_url, cite_wait_ms=PATIENCE_MS) as (peers, running):
+        peers["retriever-0"].answers = citing(AnswerCited((CitedSentence(0, MAX_CITED_ANSWER_CHARS),)))
+        answer = await answered(peers, running, question(), text)
+        (message,) = asked(peers)
+    assert message.answer == text[:MAX_CITED_ANSWER_CHARS]
+    assert [(cited.start, cited.end) for cited in citations(answer)] == [(0, MAX_CITED_ANSWER_CHARS)]
 
 
 async def test_an_answer_that_is_kept_keeps_its_citations(nats_url: str) -> None:

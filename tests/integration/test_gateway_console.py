@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from services.gateway.http.console.request_list import MAX_SHOWN_LATEST
+from services.gateway.http.console.request_list import MAX_SHOWN_LATEST, MAX_SHOWN_LIVE
 from services.gateway.http.console.site_files import POLICY_PARTS, site_files
 from services.gateway.scope.outcome import Outcome
 from services.gateway.tracing.ended_requests import MAX_ENDED_REQUESTS
@@ -120,6 +121,18 @@ async def test_the_pipeline_shows_instances_and_the_last_requests(nats_url: str)
     assert found["decode-0"]["engine"]["kv_blocks"] == 1000
     assert shown["latency"]["windows"][0]["outcomes"] == {"finished": 1}
     assert shown["latency"]["windows"][0]["ttft"]["count"] == 1
+
+
+async def test_so_many_running_requests_are_shown_and_all_are_counted(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        calls = [here.begin(CHAT, HELLO) for _ in range(MAX_SHOWN_LIVE + 1)]
+        await until(lambda: here.running.registry.live_count == MAX_SHOWN_LIVE + 1)
+        shown = (await call(here.client, "/console/requests")).body
+        for each in calls:
+            each.cancel()
+        await asyncio.wait(calls)
+        await here.idle()
+    assert (shown["live"], len(shown["running"])) == (MAX_SHOWN_LIVE + 1, MAX_SHOWN_LIVE)
 
 
 async def test_a_flood_of_requests_hides_neither_the_slow_nor_the_failed_ones(nats_url: str) -> None:

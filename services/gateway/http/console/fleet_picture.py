@@ -8,7 +8,7 @@ from typing import Any
 from services.gateway.context import SessionContext
 from shared.bus.fleet import InstanceView
 from shared.degradation import DegradationLevel
-from shared.messages import CorpusReport, Heartbeat
+from shared.messages import BreakerReport, CorpusReport, Heartbeat
 from shared.roles import ENGINE_ROLES, ROLES
 
 MAX_SHOWN_INSTANCES = 256
@@ -21,22 +21,29 @@ MAX_SHOWN_ADAPTERS = 64
 
 def fleet_picture(context: SessionContext) -> dict[str, Any]:
     """Return the instances by role, the corpora, and what is left out under pressure."""
-    views = sorted(context.fleet.all(), key=_place)
-    shown = views[:MAX_SHOWN_INSTANCES]
-    avoided = {(report.role, report.instance): report.state for report in context.breakers.report()}
     level = context.degradation.level
     return {
         "gateway": context.instance,
         "roles": list(ROLES),
-        "instances": [_instance(view, avoided.get((view.heartbeat.role, _name(view)), "")) for view in shown],
-        "left_out": len(views) - len(shown),
-        "corpora": _corpora(view.heartbeat for view in shown),
+        **instances_picture(context.fleet.all(), context.breakers.report()),
         "degradation": {
             "level": int(level),
             "word": level.word,
             "levels": [each.word for each in DegradationLevel],
             "pressure": round(context.pressure.highest(), 4),
         },
+    }
+
+
+def instances_picture(views: Iterable[InstanceView], reports: Iterable[BreakerReport]) -> dict[str, Any]:
+    """Return the first instances by role and name, and their corpora; `reports` are of those avoided here."""
+    found = sorted(views, key=_place)
+    shown = found[:MAX_SHOWN_INSTANCES]
+    avoided = {(report.role, report.instance): report.state for report in reports}
+    return {
+        "instances": [_instance(view, avoided.get((view.heartbeat.role, _name(view)), "")) for view in shown],
+        "left_out": len(found) - len(shown),
+        "corpora": _corpora(view.heartbeat for view in shown),
     }
 
 

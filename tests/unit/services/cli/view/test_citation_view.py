@@ -59,7 +59,9 @@ def test_json_has_the_numbers() -> None:
 
 
 def test_the_same_words_are_shown_once_and_long_ones_without_their_middle() -> None:
-    text = "b" * (MAX_QUOTED_CHARS + 1)
+    whole = "b" * MAX_QUOTED_CHARS
+    assert cited_line(pb.Citation(end=len(whole)), whole, {}).endswith(f"\u201c{whole}\u201d")
+    text = f"{whole}b"
     passage = pb.RetrievedPassage(text=text, prompt_place=1)
     citation = pb.Citation(start=0, end=len(text), prompt_place=1, passage_start=0, passage_end=len(text))
     half = "b" * (MAX_QUOTED_CHARS // 2)

@@ -4,7 +4,7 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.view.answer_output import terminal_width
-from services.cli.view.timeline_table import timeline_table
+from services.cli.view.timeline_table import LEAST_BAR_WIDTH, TIMES_WIDTH, timeline_table
 
 TIMELINE = pb.Timeline(
     ttft_us=3000,
@@ -26,7 +26,9 @@ def test_the_bars_take_the_width_that_is_there(width: int) -> None:
 
 
 def test_where_no_bar_fits_there_is_none() -> None:
-    text = timeline_table(TIMELINE, 30)
+    least = len("prefill") + TIMES_WIDTH + 2 + LEAST_BAR_WIDTH
+    assert "█" in timeline_table(TIMELINE, least)
+    text = timeline_table(TIMELINE, least - 1)
     assert "█" not in text
     assert "first token 3.00 ms, total 10.00 ms" in text
 

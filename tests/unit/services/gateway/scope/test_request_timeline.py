@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from services.gateway.scope.request_timeline import MAX_ATTEMPTS, RequestTimeline
+from services.gateway.scope.request_timeline import (
+    MAX_ASKED,
+    MAX_ATTEMPTS,
+    MAX_CLIENT_US,
+    MAX_MARK,
+    RequestTimeline,
+)
 from shared.messages import Mark
 from tests.support.clock import FakeClock
+from tests.support.metric import value
 
 
 def durations(timeline: RequestTimeline) -> list[tuple[str, int]]:
@@ -65,13 +72,32 @@ def test_what_a_client_says_of_its_way_is_in_its_own_timeline_alone() -> None:
     assert [phase.name for phase in timeline.measured_phases()] == ["bus", "deliver", "decode", "finish"]
 
 
-@pytest.mark.parametrize("offset_us", [1, 61_000_000])
-def test_a_client_time_that_cannot_be_is_left_out(offset_us: int) -> None:
+@pytest.mark.parametrize(
+    ("ago_us", "counted"), [(-1, False), (1, True), (MAX_CLIENT_US, True), (MAX_CLIENT_US + 1, False)]
+)
+def test_a_client_time_that_cannot_be_is_left_out(ago_us: int, counted: bool) -> None:
     clock = FakeClock()
-    sent_us = clock.unix_us() + 1 if offset_us == 1 else clock.unix_us() - offset_us
-    timeline = RequestTimeline(sent_us, clock)
+    timeline = RequestTimeline(clock.unix_us() - ago_us, clock)
     timeline.close_timeline()
-    assert "client" not in dict(durations(timeline))
+    assert dict(durations(timeline)).get("client") == (ago_us if counted else None)
+
+
+@pytest.mark.parametrize(
+    ("mark", "counted"), [(-1, False), (0, True), (MAX_MARK, True), (MAX_MARK + 1, False)]
+)
+def test_a_mark_of_a_worker_that_cannot_be_is_left_out_and_counted(mark: int, counted: bool) -> None:
+    before = value("penstock_dropped_messages_total", reason="wrong_mark")
+    timeline = RequestTimeline(0, FakeClock())
+    timeline.add_row((Mark("count:draft_proposed", mark),))
+    assert timeline.counts["draft_proposed"] == (mark if counted else 0)
+    assert value("penstock_dropped_messages_total", reason="wrong_mark") - before == (not counted)
+
+
+def test_the_first_instances_that_were_asked_are_kept() -> None:
+    timeline = RequestTimeline(0, FakeClock())
+    for number in range(MAX_ASKED + 1):
+        timeline.note_asked("tokenizer", f"tokenizer-{number}")
+    assert [each.instance for each in timeline.asked] == [f"tokenizer-{n}" for n in range(MAX_ASKED)]
 
 
 def test_an_answer_that_ends_with_its_first_row_is_delivered_before_it_finishes() -> None:
