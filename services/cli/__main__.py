@@ -13,6 +13,8 @@ from shared.process.quiet_end import end_quietly, interrupts_end_at_once
 COMMANDS = {
     "up": "start the whole stack on this machine",
     "down": "stop the stack that runs",
+    "logs": "show what the services have said, and say",
+    "restart": "let an instance or a role finish its work, and start it again",
     "ask": "send one prompt and stream the answer",
     "search": "show the passages that fit a question",
     "chat": "talk with the model",
@@ -33,6 +35,8 @@ LAUNCHER_PROGRAMS = {"up": "services.launcher", "config": "services.launcher.con
 """Commands that are programs of the launcher: this process becomes them."""
 MODULES = {
     "down": "fleet.down",
+    "logs": "fleet.logs",
+    "restart": "fleet.restart",
     "ask": "ask.ask",
     "search": "ask.search",
     "chat": "ask.chat",

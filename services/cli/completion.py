@@ -20,6 +20,8 @@ from services.cli.fleet.audit import build_audit_parser
 from services.cli.fleet.down import build_down_parser
 from services.cli.fleet.drain import build_drain_parser
 from services.cli.fleet.keys import build_keys_parser
+from services.cli.fleet.logs import build_logs_parser
+from services.cli.fleet.restart import build_restart_parser
 from services.cli.fleet.secrets import build_secrets_parser
 from services.cli.fleet.status import build_status_parser
 from services.cli.fleet.why import build_why_parser
@@ -31,7 +33,7 @@ from services.cli.local.index import build_index_parser
 
 SHELLS = ("bash", "zsh", "fish")
 HELP_TIMEOUT_S = 60.0
-OPTION = re.compile(r"^  (--[a-z-]+)(?: (\S+))?", re.MULTILINE)
+OPTION = re.compile(r"^  (?:(-\w), )?(--[a-z-]+)(?: (\S+))?", re.MULTILINE)
 """A line of argparse's help: the option, and what is to follow it."""
 FOLDERS = ("DIR", "DIR|ID", "DIR|ID|none", "DIR|none")
 FILES = ("FILE", "FILE|TEXT", "DIR|FILE", "FILE|DIR")
@@ -75,6 +77,8 @@ def _whole_parser() -> argparse.ArgumentParser:
         "drain": build_drain_parser,
         "index": build_index_parser,
         "keys": build_keys_parser,
+        "logs": build_logs_parser,
+        "restart": build_restart_parser,
         "search": build_search_parser,
         "secrets": build_secrets_parser,
         "status": build_status_parser,
@@ -116,9 +120,13 @@ def _launcher_parser(name: str, module: str) -> argparse.ArgumentParser:
         env={**os.environ, "COLUMNS": "200"},
     )
     parser = argparse.ArgumentParser(prog=f"penstock {name}")
-    for option, value in OPTION.findall(helped.stdout):
+    for short, option, value in OPTION.findall(helped.stdout):
+        if option == "--help":  # every parser has it
+            continue
         choices = value[1:-1].split(",") if value.startswith("{") else None
-        parser.add_argument(option, metavar=None if choices else value or None, choices=choices)
+        parser.add_argument(
+            *filter(None, (short, option)), metavar=None if choices else value or None, choices=choices
+        )
     return parser
 
 

@@ -11,11 +11,13 @@ with interrupts_end_at_once():
     import sys
     from collections.abc import Sequence
 
+    from services.launcher.detached import leave_streams, run_detached
     from services.launcher.log_lines import LineWriter
     from services.launcher.model_check import check_models
     from services.launcher.options import StackOptions, parse_options
     from services.launcher.plan import plan_instances
     from services.launcher.stack import Plan, Stack
+    from services.launcher.stack_log import StackLog
     from shared.errors import InvalidRequest, PenstockError
     from shared.process.heap import trim_heap
     from shared.telemetry import logging
@@ -26,43 +28,62 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
-    """The exit code: 0 stopped as asked, 1 failed, 2 a wrong option, configuration or model."""
+    """The exit code: 0 stopped as asked, or ready with `-d`, 1 failed, 2 a wrong option, configuration or
+    model."""
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     options = parse_options(argv, on_terminal=on_terminal)
+    if options.detach:
+        return run_detached(options.state_dir, lambda: run_stack(options, plan))
+    return run_stack(options, plan)
+
+
+def run_stack(options: StackOptions, plan: Plan) -> int:
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     logging.configure("warning", "launcher", "launcher")
-    writer = LineWriter(sys.stderr.buffer, colour=colour, as_json=options.log_format == "json")
+    terminal = LineWriter(
+        sys.stderr.buffer,
+        colour=colour,
+        as_json=options.log_format == "json",
+        text_roles=options.text_roles,
+    )
+    log = StackLog(terminal)
     try:
         if options.problems:
             for problem in options.problems:
-                writer.write("penstock", problem.encode())
+                log.write("penstock", problem.encode(), "error")
             return EXIT_CONFIGURATION
         with interrupts_end_at_once():  # a fetch could not be ended, only left
-            check_models(options, lambda sentence: writer.write("penstock", sentence.encode()))
+            check_models(options, lambda sentence: log.write("penstock", sentence.encode()))
             trim_heap()  # of the tokenizers that were looked at
-        run_loop(_run(options, writer, plan))
+        run_loop(_run(options, log, plan))
     except KeyboardInterrupt:  # nothing runs yet
         return EXIT_INTERRUPTED
     except PenstockError as error:
-        writer.write("penstock", str(error).encode())
+        log.write("penstock", str(error).encode(), "error")
         return EXIT_CONFIGURATION if isinstance(error, InvalidRequest) else EXIT_FAILED
     finally:
-        writer.close()
+        log.leave_terminal()
     return 0
 
 
-async def _run(options: StackOptions, writer: LineWriter, plan: Plan) -> None:
-    stack = Stack(options, writer, announce=_announce, plan=plan)
+async def _run(options: StackOptions, log: StackLog, plan: Plan) -> None:
+    def announce_and_leave(line: str) -> None:
+        log.leave_terminal()  # first: the line is the last that is said there
+        _announce(line)
+        leave_streams()
+
+    announce = announce_and_leave if options.detach else _announce
+    stack = Stack(options, log, announce=announce, plan=plan)
 
     def on_signal(signum: signal.Signals) -> None:
         if signum == signal.SIGHUP:  # the kernel and a shell may both say that a terminal has closed
             if not stack.stop.is_set():
-                writer.write("penstock", b"the terminal has closed: stopping")
+                log.write("penstock", b"the terminal has closed: stopping")
         elif stack.stop.is_set():
-            writer.write("penstock", b"%s again: killing everything" % signum.name.encode())
+            log.write("penstock", b"%s again: killing everything" % signum.name.encode())
             stack.kill.set()
         else:
-            writer.write("penstock", b"%s: stopping" % signum.name.encode())
+            log.write("penstock", b"%s: stopping" % signum.name.encode())
         stack.stop.set()
 
     loop = asyncio.get_running_loop()

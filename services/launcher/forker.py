@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from services.launcher.backoff import Backoff
 from services.launcher.child import Child, RunningProcess, ending, output_pipe, send, spawn
 from services.launcher.fork_server import MAX_REQUEST_BYTES, READY
-from services.launcher.log_lines import LineWriter, pump
+from services.launcher.log_lines import LineSink, pump
 from shared.tasks import cancel_until_done
 
 NAME = "fork-server"
@@ -67,7 +67,7 @@ class Forker:
     One that was never ready would not be the next time either, and is not started again.
     """
 
-    def __init__(self, preload: Sequence[str], environ: Mapping[str, str], writer: LineWriter) -> None:
+    def __init__(self, preload: Sequence[str], environ: Mapping[str, str], writer: LineSink) -> None:
         # numpy's OpenBLAS starts its threads when it is loaded, and they would not survive a fork.
         self._environ = {**environ, "OPENBLAS_NUM_THREADS": "1"}
         self._command = (sys.executable, "-P", "-m", "services.launcher.fork_server", *preload)

@@ -13,7 +13,7 @@ from signal import SIGKILL, SIGTERM, Signals
 from services.launcher.backoff import Backoff
 from services.launcher.child import Child, RunningProcess, ending, send, spawn
 from services.launcher.forker import Forker, NotForked
-from services.launcher.log_lines import LineWriter, pump
+from services.launcher.log_lines import LineSink, pump
 from shared.errors import InvalidRequest, Unavailable
 
 CONFIGURATION_EXIT = 2
@@ -64,7 +64,7 @@ class Instance:
     def __init__(
         self,
         spec: InstanceSpec,
-        writer: LineWriter,
+        writer: LineSink,
         *,
         forker: Forker | None = None,
         make_backoff: Callable[[], Backoff] = Backoff,
@@ -109,14 +109,15 @@ class Instance:
             if self._stopping.is_set():
                 return
             delay_s = self._backoff.delay_s(served_s)
-            self._say(f"{ended}; starting it again in {delay_s * 1000:.0f} ms")
+            level = "info" if ended == ending(0) else "warning"
+            self._say(f"{ended}; starting it again in {delay_s * 1000:.0f} ms", level)
             self.restarts += 1
             await self._stopped_within(delay_s)
 
     def kill_hung(self, trouble: str) -> None:
         """End a process that cannot end itself; it is started again."""
         if self.process is not None:
-            self._say(f"hangs ({trouble}); killing it")
+            self._say(f"hangs ({trouble}); killing it", "warning")
             send(self.process, SIGKILL)
 
     def terminate(self) -> None:
@@ -193,5 +194,5 @@ class Instance:
         except TimeoutError:
             return
 
-    def _say(self, sentence: str) -> None:
-        self._writer.write("penstock", f"{self.spec.instance} {sentence}".encode())
+    def _say(self, sentence: str, level: str = "info") -> None:
+        self._writer.write("penstock", f"{self.spec.instance} {sentence}".encode(), level)

@@ -1,4 +1,4 @@
-"""Many processes, one stderr: whole lines, each with the name of who said it.
+"""Many processes, one stream: whole lines, each with the name of who said it.
 
 The children's output is read in chunks and cut at line ends; one thread writes the lines, so that a
 terminal that stands still can never stop the launcher from supervising.
@@ -10,20 +10,21 @@ import asyncio
 import json
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
-from typing import BinaryIO
+from typing import NamedTuple, Protocol
+
+from shared.telemetry.log_text import LinePrefixes, log_as_text, log_object
 
 MAX_LINE_BYTES = 64 * 1024
 """A longer line is cut into pieces of this size; each piece but the last ends with `CUT_MARK`."""
 
 MAX_QUEUED_LINES = 10_000
-"""Lines waiting for a slow terminal; what comes on top is dropped, and the drop is told."""
+"""Lines waiting for a slow terminal or disk; what comes on top is dropped, and the drop is told."""
 
 CHUNK_BYTES = 64 * 1024
 CLOSE_TIMEOUT_S = 1.0
 CUT_MARK = b" \xe2\x80\xa6"
-COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 
 
 class LineSplitter:
@@ -52,6 +53,28 @@ class LineSplitter:
         return [*pieces, line]
 
 
+class ByteSink(Protocol):
+    """The parts of a stream that are used."""
+
+    def write(self, data: bytes, /) -> object: ...
+    def flush(self) -> object: ...
+
+
+class Said(NamedTuple):
+    """A line, with who said it and when."""
+
+    name: str
+    line: bytes
+    level: str
+    at: datetime
+
+
+class LineSink(Protocol):
+    """Takes lines with the name of who said them."""
+
+    def write(self, name: str, line: bytes, level: str = "info") -> None: ...
+
+
 class LineWriter:
     """Writes whole lines to one stream from one thread; never blocks its caller.
 
@@ -60,28 +83,34 @@ class LineWriter:
 
     def __init__(
         self,
-        stream: BinaryIO,
+        stream: ByteSink,
         *,
         colour: bool = False,
         as_json: bool = False,
+        text_roles: Container[str] = (),
         limit: int = MAX_QUEUED_LINES,
+        on_unwritten: Callable[[OSError], None] | None = None,
     ) -> None:
-        """`as_json`: every line is a JSON object; one that a child wrote so is passed on as it is."""
+        """`as_json`: every line is a JSON object; one that a child wrote so is passed on as it is.
+        `text_roles`: objects that these write are shown as text. `on_unwritten` is told once of a stream that
+        takes no line, until it has taken one."""
         self._stream = stream
-        self._colour = colour
+        self._prefixes = LinePrefixes(colour=colour)
         self._as_json = as_json
-        self._lines: queue.Queue[bytes | None] = queue.Queue(limit)
+        self._text_roles = text_roles
+        self._lines: queue.Queue[Said | None] = queue.Queue(limit)
+        self._on_unwritten = on_unwritten
         self._dropped = 0
         self._unwritten = 0
-        self._colour_of: dict[str, int] = {}
         self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
         self._thread.start()
 
-    def write(self, name: str, line: bytes) -> None:
+    def write(self, name: str, line: bytes, level: str = "info") -> None:
+        """`level` is that of a line which is no object and does not say it."""
         if self._dropped and not self._lines.full():
             dropped, self._dropped = self._dropped, 0
-            self._put(self._prefixed("penstock", b"%d log lines dropped: the terminal is slow" % dropped))
-        self._put(self._prefixed(name, line))
+            self._put(_ours(b"%d log lines dropped: they came faster than they are written" % dropped))
+        self._put(Said(name, line, level, datetime.now(UTC)))
 
     def close(self) -> None:
         try:
@@ -90,59 +119,62 @@ class LineWriter:
             return
         self._thread.join(CLOSE_TIMEOUT_S)
 
-    def _put(self, line: bytes) -> None:
+    def _put(self, said: Said) -> None:
         try:
-            self._lines.put_nowait(line)
+            self._lines.put_nowait(said)
         except queue.Full:
             self._dropped += 1
 
-    def _prefixed(self, name: str, line: bytes) -> bytes:
+    def _formed(self, said: Said) -> bytes:
+        """Return the line as it is to stand in the stream, with its line end."""
         if self._as_json:
-            return (line if _is_object(line) else _as_object(name, line)) + b"\n"
-        if not self._colour:
-            return name.encode() + b" | " + line + b"\n"
-        colour = self._colour_of.setdefault(name, COLOURS[len(self._colour_of) % len(COLOURS)])
-        return b"\x1b[%dm%s |\x1b[0m %s\n" % (colour, name.encode(), line)
+            return (said.line if log_object(said.line) else _as_object(said)) + b"\n"
+        event = log_object(said.line) if role_of(said.name) in self._text_roles else None
+        text = said.line if event is None else log_as_text(event).encode(errors="backslashreplace")
+        return b"".join(self._prefixes.prefixed(said.name, line) for line in text.split(b"\n"))
 
     def _told_of_unwritten(self) -> bytes:
         """Return the line about those before, "" where there are none."""
         lost = self._unwritten
-        return self._prefixed("penstock", b"%d log lines could not be written" % lost) if lost else b""
+        return self._formed(_ours(b"%d log lines could not be written" % lost)) if lost else b""
 
     def _write_all(self) -> None:
         read = True
-        while (line := self._lines.get()) is not None:
+        while (said := self._lines.get()) is not None:
+            if not read:
+                continue
+            lines = self._told_of_unwritten() + self._formed(said)
             try:
-                if read:
-                    self._stream.write(self._told_of_unwritten() + line)
-                    self._stream.flush()
-                    self._unwritten = 0
+                self._stream.write(lines)
+                self._stream.flush()
+                self._unwritten = 0
             except (BrokenPipeError, ValueError):
                 read = False  # the stack goes on, and its services must not block
-            except OSError:
+            except OSError as error:
                 self._unwritten += 1  # a full disk, which may have room again
+                if self._unwritten == 1 and self._on_unwritten is not None:
+                    self._on_unwritten(error)
 
 
-def _is_object(line: bytes) -> bool:
-    if not line.startswith(b"{"):
-        return False
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+def role_of(name: str) -> str:
+    """Return the role of an instance; of what is none, its name."""
+    return name.rpartition("-")[0] or name
 
 
-def _as_object(name: str, line: bytes) -> bytes:
+def _ours(sentence: bytes) -> Said:
+    return Said("penstock", sentence, "warning", datetime.now(UTC))
+
+
+def _as_object(said: Said) -> bytes:
     """Turn a line of another form into an object with the fields of `shared.telemetry.logging`."""
-    role = name.rpartition("-")[0] or name
-    said = {
-        "ts": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-        "level": "info",
-        "event": line.decode(errors="replace"),
-        "role": role,
-        "instance": name,
+    event = {
+        "ts": said.at.isoformat().replace("+00:00", "Z"),
+        "level": said.level,
+        "event": said.line.decode(errors="replace"),
+        "role": role_of(said.name),
+        "instance": said.name,
     }
-    return json.dumps(said, ensure_ascii=False).encode()
+    return json.dumps(event, ensure_ascii=False).encode()
 
 
 async def pump(stream: asyncio.StreamReader, on_line: Callable[[bytes], None]) -> None:

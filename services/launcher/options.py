@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from services.launcher.corpus_options import NONE, said_corpora
 from services.launcher.role_settings import settings_of, stack_problems
+from services.launcher.state import DEFAULT_STATE_DIR
 from shared.blocks.block_hash import FLEET_KEY_BYTES
 from shared.config.config_file import ConfigFile, find_config_file
 from shared.config.fields import ConfigError
@@ -56,6 +57,7 @@ class StackOptions:
     `nats_credentials` is the file for a server of the user. `config_file` is absolute.
     `log_format` is the command line's, "" for what is configured. `adapters` are those that
     the command line adds to `adapter_file`, which workers follow, with their tenants where these are said.
+    `detach`: whoever starts the stack goes on when it is ready.
     """
 
     counts: Mapping[str, int]
@@ -76,6 +78,12 @@ class StackOptions:
     served_name: str
     adapters: tuple[StackAdapter, ...]
     adapter_file: Path
+    detach: bool = False
+
+    @property
+    def text_roles(self) -> frozenset[str]:
+        """The roles whose lines are shown as text."""
+        return frozenset(role for role in ROLES if self.settings[role]["log_format"].value == "text")
 
 
 def count(text: str) -> int:
@@ -90,6 +98,12 @@ def build_up_parser() -> argparse.ArgumentParser:
         prog="penstock up",
         description="Start the whole stack on this machine: nats-server and one process per instance.",
         epilog="Options win over PENSTOCK_* variables, those over penstock.toml: see `penstock config`.",
+    )
+    parser.add_argument(
+        "-d",
+        "--detach",
+        action="store_true",
+        help="return when the stack is ready; it stays when the terminal closes, until `penstock down`",
     )
     for role in ROLES:
         least = 0 if role in OPTIONAL_ROLES else 1
@@ -142,7 +156,11 @@ def build_up_parser() -> argparse.ArgumentParser:
         "each line behind who said it)",
     )
     parser.add_argument(
-        "--state-dir", type=Path, metavar="DIR", default=Path(".penstock"), help="where stack.json is written"
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        default=DEFAULT_STATE_DIR,
+        help="where stack.json and logs are written",
     )
     parser.add_argument(
         "--start-timeout",
@@ -216,6 +234,7 @@ def stack_options(
         served_name=decode["served_name"].value,
         adapters=tuple(_adapter(parser, each) for each in args.adapter),
         adapter_file=Path(decode["adapter_file"].value or state_dir / ADAPTER_FILE_NAME),
+        detach=args.detach,
     )
 
 

@@ -18,6 +18,8 @@ from shared.process.cores import usable_cores
 from shared.roles import ENGINE_ROLES, ROLES
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
+KEPT_FORMAT = "json"
+"""The form in which services tell us their lines: the log keeps it, and a terminal is shown text of it."""
 LOADED_LATE = ("retriever",)
 """These are not imported before the fork: faiss brings an OpenBLAS that makes its threads when it is
 loaded."""
@@ -39,7 +41,7 @@ def plan_instances(
     ports = iter(zip(grpc_ports, http_ports, strict=True))
     specs = []
     for role, instance in instance_names(options.counts):
-        told = _told(role, options) | {"instance": instance, "nats_url": nats_url}
+        told = _told(role, options) | {"instance": instance, "nats_url": nats_url, "log_format": KEPT_FORMAT}
         if role == "gateway":
             told["grpc_port"], told["http_port"] = next(ports)
         if not options.nats_url:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Protocol
@@ -11,11 +12,11 @@ from typing import Protocol
 from services.launcher.adapters import prepare_adapter_file
 from services.launcher.forker import Forker, forking_works
 from services.launcher.instance import Instance, InstanceSpec, StartFailed
-from services.launcher.log_lines import LineWriter
 from services.launcher.nats import nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
 from services.launcher.plan import fork_server_environ, instance_names, plan_instances
 from services.launcher.ports import check_free, free_ports, hold_port
+from services.launcher.stack_log import StackLog
 from services.launcher.state import STACK_NAME, RunningInstance, StackState, StateDir, credentials_file
 from services.launcher.watch.prober import Prober
 from services.launcher.watch.start_watch import StartWatch
@@ -61,7 +62,7 @@ class Stack:
     def __init__(
         self,
         options: StackOptions,
-        writer: LineWriter,
+        log: StackLog,
         announce: Callable[[str], None],
         *,
         plan: Plan = plan_instances,
@@ -69,7 +70,7 @@ class Stack:
         self.stop = asyncio.Event()
         self.kill = asyncio.Event()
         self._options = options
-        self._writer = writer
+        self._log = log
         self._announce = announce
         self._plan = plan
         self._state = StateDir(options.state_dir)
@@ -93,6 +94,7 @@ class Stack:
 
     async def run(self) -> None:
         self._state.acquire()
+        self._log.keep_in(self._state.path)
         try:
             prepare_adapter_file(self._options)
             grpc_ports, http_ports = self._gateway_ports()
@@ -103,9 +105,16 @@ class Stack:
                 nats = without_password(self._nats_url)
                 self._announce(f"ready grpc={self._grpc} http={self._http} nats={nats}")
                 await self._watch()
+        except PenstockError as error:  # who runs this tells the terminal when all has ended
+            self._log.keep("penstock", str(error).encode(), "error")
+            raise
+        except Exception:
+            self._log.keep("penstock", traceback.format_exc().encode(errors="backslashreplace"), "error")
+            raise
         finally:
             await self._end()
             self._held_ports.close()
+            self._log.close_file()
             self._state.release()
 
     # ---- start --------------------------------------------------------------------------------
@@ -169,12 +178,12 @@ class Stack:
         self._ours = {(spec.role, spec.instance) for spec in specs}
         preload = dict.fromkeys(spec.preload for spec in specs if spec.preload)
         if preload and forking_works():
-            self._forker = Forker([*preload], fork_server_environ(), self._writer)
+            self._forker = Forker([*preload], fork_server_environ(), self._log)
             self._forking = asyncio.create_task(self._forker.run(), name="forker")
         self._instances = [self._launch(spec) for spec in specs]
 
     def _launch(self, spec: InstanceSpec) -> Instance:
-        instance = Instance(spec, self._writer, forker=self._forker)
+        instance = Instance(spec, self._log, forker=self._forker)
         self._tasks[instance] = asyncio.create_task(instance.run(), name=spec.instance)
         return instance
 
@@ -350,7 +359,7 @@ class Stack:
             self._say("the connection to NATS did not close in time")
 
     def _say(self, sentence: str) -> None:
-        self._writer.write("penstock", sentence.encode())
+        self._log.write("penstock", sentence.encode())
 
 
 def _described(instance: Instance, beat: Heartbeat | None) -> RunningInstance:

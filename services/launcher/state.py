@@ -15,10 +15,11 @@ import structlog
 
 from shared.errors import InvalidRequest, Unavailable
 from shared.files.private_folder import make_private_folder
-from shared.files.stack_register import LOCK_NAME, forget_stack, register_stack
+from shared.files.stack_register import LOCK_NAME, forget_stack, launcher_of, register_stack
 
 log = structlog.get_logger()
 
+DEFAULT_STATE_DIR = Path(".penstock")
 STACK_NAME = "stack.json"
 BUS_FOLDER = "penstock-bus"
 """The configuration of our own NATS server, and a file of credentials for each of its users."""
@@ -62,6 +63,20 @@ def credentials_file(state_dir: Path, user: str) -> Path:
     return state_dir / BUS_FOLDER / f"{user}.toml"
 
 
+def holder_of(state_dir: Path) -> str | None:
+    """Return the process that has this state directory, None where none has it."""
+    if launcher_of(state_dir) is None:
+        return None
+    try:
+        with (state_dir / LOCK_NAME).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return str(launcher_of(state_dir))
+    except OSError:
+        return None
+    return None  # the number in it is another process's by now
+
+
 def unwritable(state_dir: Path, error: OSError) -> InvalidRequest:
     """Return the error of a stack that cannot be started for want of room."""
     return InvalidRequest(
@@ -96,7 +111,7 @@ class StateDir:
             lock.close()
             raise StackRunning(
                 f"a stack (process {pid}) already runs from {self.path}; "
-                "stop it, or pass another --state-dir to run a second one"
+                "stop it with `penstock down`, or pass another --state-dir to run a second one"
             ) from error
         try:
             lock.truncate(0)

@@ -5,5 +5,7 @@ private_folder  nobody but their owner looks into them
 folder_lock     one writer at a time
 file_signature  whether a file has changed
 api_key_file    API keys: hashes, tenants, limits
+rotated_log     the log of a stack, as it is written
+log_reader      the same, as it is read
 adapter_file    which adapters are to be loaded
 """

@@ -7,7 +7,6 @@ debug level.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from typing import TextIO, cast
@@ -17,6 +16,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 from shared.telemetry.log_limit import LogLimit
 from shared.telemetry.log_stream import LogStream
+from shared.telemetry.log_text import log_as_text
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -64,21 +64,7 @@ def configure(
 
 
 def _as_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """`12:30:01.123 info  ready metrics=127.0.0.1:1 pid=7`, then the traceback, if there is one."""
-    fields = dict(event)
-    time, level, name = str(fields.pop("ts"))[11:23], fields.pop("level"), fields.pop("event")
-    traceback = fields.pop("exception", None)
-    for identity in ("role", "instance"):  # who runs several has a prefix of its own for each
-        fields.pop(identity, None)
-    values = "".join(f" {key}={_value(value)}" for key, value in fields.items())
-    line = f"{time} {level:7} {' '.join(str(name).splitlines())}{values}"
-    return f"{line}\n{traceback}" if traceback else line
-
-
-def _value(value: object) -> str:
-    """Write a value as it is where it is one word, else in quotes: a line stays a line."""
-    text = str(value)
-    return text if text.isprintable() and text and " " not in text and '"' not in text else json.dumps(text)
+    return log_as_text(event)
 
 
 class _Forward(logging.Handler):

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -33,15 +33,17 @@ def stack(model_dir: Path) -> Iterator[Stack]:
         yield running
 
 
-async def drain(stack: Stack, instance: str, *argv: str) -> tuple[int, str]:
+async def drain(
+    stack: Stack, instance: str, *argv: str, command: str = "drain", sure: Sequence[str] = ("--yes",)
+) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *(
             sys.executable,
             "-m",
             "services.cli",
-            "drain",
+            command,
             instance,
-            "--yes",
+            *sure,
             "--state-dir",
             str(stack.state_dir),
             *argv,
@@ -99,6 +101,23 @@ async def test_streams_of_a_drained_instance_finish_exactly_and_a_fresh_one_take
     assert re.fullmatch(rf"{drained.id} drains; it holds \d+", begun)
     assert re.fullmatch(rf"{drained.id} has left .*after [\d.]+ s", ended)
     for answer in (*answers, fresh):
+        assert (answer.outcome, answer.ids, answer.text) == ("finished", expected.ids, expected.text)
+
+
+async def test_a_role_is_restarted_one_instance_after_another_and_no_stream_notices(stack: Stack) -> None:
+    """Nobody is asked: another one is ready each time."""
+    before = {instance.id: instance.pid for instance in stack.instances("decode")}
+    async with connect(stack.grpc) as stub:
+        expected = await generate(stub, REQUEST)
+        async with streaming(stub) as answers:
+            code, said = await drain(stack, "decode", command="restart", sure=())
+    assert code == 0, said
+    again = [line for line in said.splitlines() if "is ready again after" in line]
+    assert [line.split()[0] for line in again] == ["decode-0", "decode-1"]
+    after = {instance.id: instance.pid for instance in stack.instances("decode")}
+    assert [int(line.split()[-1]) for line in again] == [*after.values()]
+    assert not {*before.values()} & {*after.values()}
+    for answer in answers:
         assert (answer.outcome, answer.ids, answer.text) == ("finished", expected.ids, expected.text)
 
 

@@ -13,7 +13,10 @@ from tests.support.heartbeats import make_heartbeat
 
 
 class PlayedInstance:
-    """Sends heartbeats and answers audits with `held`; `answers` False = it only sends heartbeats."""
+    """Sends heartbeats and answers audits with `held`; `answers` False = it only sends heartbeats.
+
+    `after_drain` is the state in which its next life is heard after a drain; "" = it drains for ever.
+    """
 
     def __init__(self, bus: Bus, role: str, *held: Held, answers: bool = True) -> None:
         self.bus = bus
@@ -21,6 +24,9 @@ class PlayedInstance:
         self.held = held
         self.answers = answers
         self.asked = 0
+        self.after_drain = ""
+        self.incarnation = 1
+        self.state = "ready"
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -32,6 +38,8 @@ class PlayedInstance:
             beat = make_heartbeat(
                 self.role,
                 name,
+                incarnation=self.incarnation,
+                state=self.state,
                 sent_unix_us=now,
                 host="host",
                 pid=7,
@@ -49,7 +57,9 @@ class PlayedInstance:
             await asyncio.sleep(0.1)
 
     def receive(self, delivery: Delivery) -> None:
-        if isinstance(delivery.message, Drain):  # it says so, and goes on for ever
+        if isinstance(delivery.message, Drain):
+            if self.after_drain:
+                self.incarnation, self.state = self.incarnation + 1, self.after_drain
             self._reply(delivery, Accepted())
             return
         assert isinstance(delivery.message, AuditRequest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -225,6 +226,70 @@ async def test_the_last_of_a_role_is_not_drained_by_a_script_that_did_not_say_so
         "penstock drain: decode-0 is the last decode that is ready: requests that need one wait or fail "
         "until another is; pass --yes to drain it all the same\n"
     )
+
+
+async def test_a_restarted_instance_is_waited_for_until_it_is_ready_again(nats_url: str, play: Play) -> None:
+    decode = await play("decode")
+    decode.after_drain = "loading"
+    restarting = asyncio.create_task(penstock("restart", "decode-0", "--yes", "--nats-url", nats_url))
+    await until(lambda: decode.state == "loading", timeout_s=TIMEOUT_S)
+    assert not restarting.done()
+    decode.state = "ready"
+    code, out, err = await restarting
+    assert (code, err) == (0, "")
+    first, *_, last = out.splitlines()
+    assert first == "decode-0 finishes what it has …"
+    assert re.fullmatch(r"decode-0 is ready again after [\d.]+ s, as process 7", last)
+
+
+@pytest.mark.parametrize(
+    ("after_drain", "said"),
+    [
+        ("", "decode-0 has not ended after 0.5 s and goes on draining"),
+        (
+            "loading",
+            "decode-0 has ended and is not ready again after 0.5 s, it is loading; `penstock logs decode-0` "
+            "shows what it says",
+        ),
+        ("stopped", "decode-0 has ended, and nobody has started it again after 0.5 s"),
+    ],
+)
+async def test_a_restart_that_takes_too_long_says_how_far_it_is(
+    nats_url: str, play: Play, after_drain: str, said: str
+) -> None:
+    decode = await play("decode")
+    decode.after_drain = after_drain
+    code, out, _ = await penstock("restart", "decode", "--yes", "--timeout", "0.5", "--nats-url", nats_url)
+    assert (code, out.splitlines()[-1]) == (3, said)
+
+
+async def test_what_is_not_there_is_not_restarted(nats_url: str, play: Play) -> None:
+    await play("decode")
+    code, out, _ = await penstock("restart", "prefill", "--nats-url", nats_url)
+    assert code == 1
+    assert out == "no instance or role 'prefill' is heard on this bus; there is decode-0\n"
+
+
+async def test_who_does_not_answer_is_not_restarted(nats_url: str, play: Play) -> None:
+    await play("decode", answers=False)
+    code, _, err = await penstock("restart", "decode-0", "--yes", "--nats-url", nats_url)
+    assert code == 1
+    assert err.startswith("penstock restart: ")
+
+
+async def test_on_a_terminal_the_last_of_a_role_is_restarted_after_a_yes_alone(
+    nats_url: str, play: Play
+) -> None:
+    decode = await play("decode")
+    decode.after_drain = "ready"
+    command = (sys.executable, "-m", "services.cli", "restart", "decode", "--nats-url", nats_url)
+    for answer, code in (("n", 1), ("y", 0)):
+        with Terminal(command, columns=200) as terminal:
+            await asyncio.to_thread(terminal.until, "Restart it all the same? [y/N] ")
+            terminal.enter(f"{answer}\n")
+            assert await asyncio.to_thread(terminal.end) == code
+        assert decode.incarnation == 2 - code
+    assert "decode-0 is ready again after" in terminal.shown
 
 
 async def test_on_a_terminal_the_last_of_a_role_is_drained_after_a_yes_alone(

@@ -4,171 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.launcher.watch.prober import HUNG_AFTER_PROBES, PROBE_EVERY_S
-from shared.bus.connection import FIRST_CONNECT_S
 from shared.bus.credentials import Credentials
 from shared.bus.nats_server import NatsServer
-from shared.bus.refusals import REFUSED_FOR_S
+from shared.files.rotated_log import LOG_NAME
 from shared.files.stack_register import running_stacks
+from tests.support.data import REPOSITORY
+from tests.support.launched import (
+    TIMEOUT_S,
+    Up,
+    alive,
+    environ_of,
+    launcher_environ,
+    service_commands,
+    write_driver,
+)
 from tests.support.terminal import Terminal
 from tests.support.wait import until
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 100
-
-SERVICE = '''
-"""A service that does nothing but say how it is: ready until SIGTERM; with "live" also over HTTP."""
-import asyncio, os, signal, sys, time
-from shared.bus import Bus
-from shared.bus.credentials import load_credentials
-from shared.bus.subjects import fleet
-from shared.messages import Heartbeat
-from shared.telemetry.http import TelemetryServer
-
-instance = os.environ["PENSTOCK_INSTANCE"]
-role = instance.partition("-")[0]
-
-async def main():
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    print("hello from", instance, flush=True)
-    http = TelemetryServer(role, lambda: True)
-    if "live" in sys.argv:
-        await http.start("127.0.0.1", 0)
-    credentials = load_credentials(os.environ.get("PENSTOCK_NATS_CREDENTIALS", ""))
-    bus = await Bus.connect(os.environ["PENSTOCK_NATS_URL"], name=instance, credentials=credentials)
-    now = time.time_ns() // 1000
-    while not stop.is_set():
-        metrics = http.address or "127.0.0.1:9"
-        beat = Heartbeat(role, instance, now, "ready", now, "host", os.getpid(), metrics)
-        await bus.publish(fleet(role, instance), beat)
-        try:
-            async with asyncio.timeout(0.1):
-                await stop.wait()
-        except TimeoutError:
-            pass
-    print("goodbye from", instance, flush=True)
-    await bus.close()
-
-asyncio.run(main())
-'''
-
-DRIVER = """
-import sys
-from services.launcher.__main__ import main
-from services.launcher.instance import InstanceSpec
-from services.launcher.watch import prober
-from services.launcher.plan import plan_instances
-from shared.bus import connection, refusals
-
-connection.FIRST_CONNECT_S = {first_connect_s!r}
-refusals.REFUSED_FOR_S = {refused_for_s!r}
-prober.HUNG_AFTER_PROBES = {hung_after_probes!r}
-prober.PROBE_EVERY_S = prober.PROBE_TIMEOUT_S = {probe_s!r}
-COMMANDS = {commands!r}
-FORKED = {{"module": "service", "preload": "shared.bus"}} if {forked!r} else {{}}
-
-def plan(options, **addresses):
-    for spec in plan_instances(options, **addresses):
-        if spec.role in COMMANDS:
-            yield InstanceSpec(spec.role, spec.instance, tuple(COMMANDS[spec.role]), spec.environ, **FORKED)
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], plan=lambda *a, **k: list(plan(*a, **k))))
-"""
-
-
-class Up:
-    """A launcher in a process of its own."""
-
-    def __init__(
-        self,
-        folder: Path,
-        commands: dict[str, list[str]],
-        *argv: str,
-        prefix: tuple[str, ...] = (),
-        **constants: float,
-    ) -> None:
-        folder.mkdir(exist_ok=True)
-        (folder / "service.py").write_text(SERVICE)
-        driver = folder / "driver.py"
-        driver.write_text(DRIVER.format(commands=commands, **constants))
-        self.state_dir = folder / "state"
-        self.stdout: list[str] = []
-        self.stderr: list[str] = []
-        self.process = subprocess.Popen(
-            [
-                *prefix,
-                sys.executable,
-                str(driver),
-                "--state-dir",
-                str(self.state_dir),
-                "--draft",
-                "none",
-                *argv,
-            ],
-            cwd=folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(folder))),
-                "PYTHONUNBUFFERED": "1",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._readers = [
-            threading.Thread(target=self._read, args=pair)
-            for pair in ((self.process.stdout, self.stdout), (self.process.stderr, self.stderr))
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    @staticmethod
-    def _read(stream: Any, lines: list[str]) -> None:
-        lines.extend(line.rstrip("\n") for line in iter(stream.readline, ""))
-
-    async def until_ready(self) -> None:
-        await until(lambda: self.stdout or self.process.poll() is not None, timeout_s=TIMEOUT_S)
-        assert self.stdout, self.stderr
-
-    def stack(self) -> dict[str, Any]:
-        described: dict[str, Any] = json.loads((self.state_dir / "stack.json").read_text())
-        return described
-
-    def pids(self) -> list[int]:
-        """The launcher's children, NATS among them."""
-        try:
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return []
-        return [int(pid) for pid in children.split()]
-
-    def wait(self) -> int:
-        code = self.process.wait(TIMEOUT_S)
-        for reader in self._readers:
-            reader.join(TIMEOUT_S)
-        return code
-
-    def close(self) -> None:
-        self.process.kill()
-        self.wait()
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
-
 
 Start = Callable[..., Up]
 
@@ -190,43 +53,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
         folder: str = "one",
         grpc_port: int = 0,
         http_port: int = 0,
-        first_connect_s: float = FIRST_CONNECT_S,
-        refused_for_s: float = REFUSED_FOR_S,
-        hung_after_probes: int = HUNG_AFTER_PROBES,
-        probe_s: float = PROBE_EVERY_S,
         forked: bool = False,
         prefix: tuple[str, ...] = (),
+        constants: Mapping[str, float] | None = None,
         **commands: list[str],
     ) -> Up:
-        service = tmp_path / folder / "service.py"
-        default = {role: [sys.executable, str(service), role] for role in ("gateway", "decode")}
         argv = ("--grpc-port", str(grpc_port), "--http-port", str(http_port), *argv)
-        constants = {
-            "first_connect_s": first_connect_s,
-            "refused_for_s": refused_for_s,
-            "hung_after_probes": hung_after_probes,
-            "probe_s": probe_s,
-            "forked": forked,
-        }
-        up = Up(tmp_path / folder, default | commands, *argv, prefix=prefix, **constants)
+        chosen = service_commands(tmp_path / folder) | commands
+        up = Up(tmp_path / folder, chosen, *argv, prefix=prefix, forked=forked, **(constants or {}))
         started.append(up)
         return up
 
     yield start_one
     for up in started:
         up.close()
-
-
-def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if running(pid)]
-
-
-def running(pid: int) -> bool:
-    """A zombie is not running: whoever adopted it has only not looked yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def listens(nats_url: str) -> bool:
@@ -236,10 +76,6 @@ def listens(nats_url: str) -> bool:
     except ConnectionRefusedError:
         return False
     return True
-
-
-def environ_of(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 async def test_with_json_every_line_of_the_log_is_an_object_and_services_are_told_so(start: Start) -> None:
@@ -311,19 +147,15 @@ async def test_nohup_keeps_a_stack_whose_terminal_has_closed(start: Start) -> No
 
 def test_a_terminal_is_told_in_text_and_leaves_nothing_when_it_closes(tmp_path: Path) -> None:
     state_dir = tmp_path / "state"
-    (tmp_path / "service.py").write_text(SERVICE)
-    commands = {role: [sys.executable, str(tmp_path / "service.py"), role] for role in ("gateway", "decode")}
-    constants = {"first_connect_s": FIRST_CONNECT_S, "refused_for_s": REFUSED_FOR_S}
-    probes = {"hung_after_probes": HUNG_AFTER_PROBES, "probe_s": PROBE_EVERY_S}
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER.format(commands=commands, forked=False, **constants, **probes))
+    driver = write_driver(tmp_path, service_commands(tmp_path))
     options = ("--state-dir", str(state_dir), "--draft", "none", "--grpc-port", "0", "--http-port", "0")
-    environ = {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(tmp_path))), "NO_COLOR": "1"}
+    environ = launcher_environ(tmp_path) | {"NO_COLOR": "1"}
     with Terminal((sys.executable, str(driver), *options), environ=environ) as terminal:
         terminal.until("ready grpc=")
         stack = json.loads((state_dir / "stack.json").read_text())
         pids = [row["pid"] for row in stack["instances"]]
-        assert b"PENSTOCK_LOG_FORMAT=text" in environ_of(pids[0])
+        assert b"PENSTOCK_LOG_FORMAT=json" in environ_of(pids[0])  # for the log; text is made of it here
+        assert re.search(r'decode-0 \| [\d:.]{12} info    serving words="two words"\n', terminal.shown)
         assert "\x1b[" not in terminal.shown
         terminal.hang_up()
         assert terminal.end() == 0
@@ -392,7 +224,9 @@ async def test_a_state_directory_that_is_full_ends_nothing_and_is_true_again_whe
     resource.prlimit(up.process.pid, resource.RLIMIT_FSIZE, (most, most))
     await until(lambda: up.stack()["instances"][1]["pid"] != old, timeout_s=TIMEOUT_S)
     await until(lambda: told(up, "stack.json is up to date again"), timeout_s=TIMEOUT_S)
-    assert told(up, "cannot be written") == 1
+    assert told(up, "stack.json cannot be written") == 1
+    assert told(up, "stack.log cannot be written (File too large): lines are missing there until it can") == 1
+    await until(lambda: b" log lines could not be written" in (up.state_dir / LOG_NAME).read_bytes())
     assert up.stack()["instances"][0]["pid"] in up.pids()  # which has gone on all the time
 
 
@@ -460,7 +294,7 @@ async def test_a_service_that_is_stopped_for_good_is_killed_and_started_again(
 ) -> None:
     service = str(tmp_path / "one" / "service.py")
     live = {role: [sys.executable, service, role, "live"] for role in ("gateway", "decode")}
-    up = start("--decode", "2", hung_after_probes=4, probe_s=0.5, **live)
+    up = start("--decode", "2", constants={"hung_after_probes": 4, "probe_s": 0.5}, **live)
     await up.until_ready()
     before = up.stack()["instances"]
     os.kill(before[1]["pid"], signal.SIGSTOP)
@@ -561,7 +395,7 @@ async def test_a_nats_server_of_the_user_is_used_and_left_alone_and_its_password
 
 
 async def test_a_nats_server_that_is_not_there_is_named(start: Start) -> None:
-    up = start("--nats-url", "nats://127.0.0.1:1", first_connect_s=0.3)
+    up = start("--nats-url", "nats://127.0.0.1:1", constants={"first_connect_s": 0.3})
     assert up.wait() == 1
     assert "127.0.0.1:1" in up.stderr[-1]
 
@@ -590,7 +424,7 @@ async def test_a_launcher_that_its_server_refuses_for_too_long_connects_anew_and
     await server.start()
     renewed = NatsServer(port=server.port, extra_config="authorization { user: u, password: after }")
     try:
-        up = start("--nats-url", server.url, first_connect_s=5.0, refused_for_s=0.1)
+        up = start("--nats-url", server.url, constants={"first_connect_s": 5.0, "refused_for_s": 0.1})
         await up.until_ready()
         old = up.stack()["instances"][1]["pid"]
         await server.kill()

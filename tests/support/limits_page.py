@@ -161,6 +161,7 @@ OTHERWISE = {
     "MAX_INTEGER_BITS": "400: the chat template refuses the conversation",
     "MAX_KEPT_BYTES": "not kept",
     "MAX_KEPT_TOKENS": "not kept",
+    "MAX_LOG_FILE_BYTES": "the log goes on in the next file",
     "MAX_LEXER_STATES": TOO_COMPLEX,
     "MAX_MARK": SAID,
     "MAX_NEXT_S": "taken for this",

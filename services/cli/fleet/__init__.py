@@ -4,8 +4,11 @@ fleet_watch      a connection to the bus, and who answers on it
 status           instances, queues, KV, rates
 audit            what every instance holds, per request
 why              where the time of a request went
+draining         let an instance end, or ask whether it may
 drain            let an instance finish its work and end
+restart          the same, until it is ready again
 down             stop the stack that runs
+logs             what its services have said
 adapter_reports  which adapters workers say they have
 adapter          load, unload and list adapters
 keys             API keys

@@ -68,7 +68,8 @@ class LogWriter(LineWriter):
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def write(self, name: str, line: bytes) -> None:
+    def write(self, name: str, line: bytes, level: str = "info") -> None:
+        del level
         self._log.write(name, line)
 
 

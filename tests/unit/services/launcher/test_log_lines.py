@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -8,6 +9,38 @@ from pathlib import Path
 
 from services.launcher.log_lines import CUT_MARK, LineSplitter, LineWriter
 from tests.support.wait import until
+
+OBJECT = {
+    "event": "ready",
+    "role": "decode",
+    "instance": "decode-0",
+    "level": "info",
+    "ts": "2026-01-01T12:30:01.123456Z",
+}
+
+
+def test_objects_of_services_are_shown_as_text_where_people_read() -> None:
+    stream = io.BytesIO()
+    writer = LineWriter(stream, text_roles={"decode"})
+    said = json.dumps(dict(OBJECT, event="broken", word="two words", exception="line 1\nline 2")).encode()
+    for name in ("decode-0", "gateway-0"):
+        writer.write(name, said)
+    writer.write("decode-0", b"hello")
+    writer.write("decode-0", json.dumps(dict(OBJECT, event="\ud800")).encode())  # no text at all
+    writer.close()
+    assert stream.getvalue() == (
+        b'decode-0 | 12:30:01.123 info    broken word="two words"\ndecode-0 | line 1\ndecode-0 | line 2\n'
+        b"gateway-0 | " + said + b"\ndecode-0 | hello\ndecode-0 | 12:30:01.123 info    \\ud800\n"
+    )
+
+
+def test_an_object_that_does_not_say_who_and_when_is_a_line_like_others() -> None:
+    stream = io.BytesIO()
+    writer = LineWriter(stream, as_json=True)
+    writer.write("decode-0", b'{"event": "x"}', "warning")
+    writer.close()
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    assert (line["instance"], line["level"], line["event"]) == ("decode-0", "warning", '{"event": "x"}')
 
 
 def test_lines_come_out_whole_however_the_bytes_arrive() -> None:
@@ -62,10 +95,12 @@ def test_as_json_every_line_is_an_object_and_one_that_is_already_is_passed_on() 
 async def test_lines_that_a_full_disk_did_not_take_are_told_of_when_there_is_room(tmp_path: Path) -> None:
     stream = os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb", buffering=0)
     log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
-    writer = LineWriter(stream)
+    told: list[OSError] = []
+    writer = LineWriter(stream, on_unwritten=told.append)
     writer.write("decode-0", b"lost")
     writer.write("decode-0", b"lost too")
     await until(lambda: writer._unwritten == 2)
+    assert [error.errno for error in told] == [errno.ENOSPC]
     os.dup2(log, stream.fileno())
     writer.write("decode-0", b"there")
     writer.close()
@@ -115,7 +150,9 @@ def test_the_drop_is_told_with_the_next_line_that_has_room() -> None:
         threading.Event().wait(0.001)
     writer.write("a", b"8")
     writer.close()
-    assert stream.getvalue().endswith(b"penstock | 3 log lines dropped: the terminal is slow\na | 8\n")
+    assert stream.getvalue().endswith(
+        b"penstock | 3 log lines dropped: they came faster than they are written\na | 8\n"
+    )
 
 
 def test_a_reader_that_went_away_does_not_stop_the_writer() -> None:

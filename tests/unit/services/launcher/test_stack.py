@@ -16,6 +16,7 @@ from services.launcher.instance import Instance, InstanceSpec
 from services.launcher.log_lines import LineWriter
 from services.launcher.options import parse_options
 from services.launcher.stack import Stack
+from services.launcher.stack_log import StackLog
 from services.launcher.state import RunningInstance
 from shared.bus import Delivery
 from shared.messages import AdapterReport, Envelope
@@ -28,7 +29,7 @@ class Playing:
 
     def __init__(self, state_dir: Path) -> None:
         options = parse_options(["--state-dir", str(state_dir), "--draft", "none"], {})
-        self.stack = Stack(options, LineWriter(io.BytesIO()), lambda _: None)
+        self.stack = Stack(options, StackLog(LineWriter(io.BytesIO())), lambda _: None)
 
     async def start(self, role: str, script: str) -> Instance:
         command = ("/bin/sh", "-c", script)
@@ -109,7 +110,7 @@ def test_gateways_get_one_port_for_grpc_and_one_for_http_or_one_each(
     tmp_path: Path, environ: dict[str, str], ports: int
 ) -> None:
     argv = ["--gateway", "3", "--grpc-port", "0", "--http-port", "0", "--state-dir", str(tmp_path)]
-    stack = Stack(parse_options(argv, environ), LineWriter(io.BytesIO()), lambda _: None)
+    stack = Stack(parse_options(argv, environ), StackLog(LineWriter(io.BytesIO())), lambda _: None)
     grpc_ports, http_ports = stack._gateway_ports()
     with stack._held_ports:
         assert [len(grpc_ports), len(http_ports)] == [3, 3]
