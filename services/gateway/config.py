@@ -84,6 +84,11 @@ class GatewayConfig(ServiceConfig):
         4096, help="tokens a slow client may leave unread before its request is cancelled", minimum=1
     )
 
+    default_model: str = field_of(
+        "",
+        help="model of a request that names none; empty = the only one that is served, and else a refusal",
+        pattern=r"[\w.:@/-]{0,128}",
+    )
     default_max_tokens: int = field_of(
         DEFAULT_MAX_TOKENS, help="max_tokens of a request that sets none", minimum=1, maximum=1 << 20
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from services.launcher.options import StackOptions
 from shared.errors import InvalidRequest
 from shared.files.adapter_file import WantedAdapter, put_adapters
-from shared.text.model_source import resolve_model
 
 
 def prepare_adapter_file(options: StackOptions) -> None:
@@ -15,7 +14,7 @@ def prepare_adapter_file(options: StackOptions) -> None:
         if file.parent == options.state_dir:
             file.unlink(missing_ok=True)
         if options.adapters:
-            base = resolve_model(options.model, options.served_name).name
+            base = options.models[0].served_name
             put_adapters(file, [WantedAdapter(base, *adapter) for adapter in options.adapters])
     except OSError as error:
         raise InvalidRequest(f"the adapter file {file} cannot be written ({error.strerror})") from error

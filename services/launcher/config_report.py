@@ -98,9 +98,9 @@ def _alone(environ: Mapping[str, str]) -> tuple[dict[str, Settings], list[str]]:
 
 def _model_problems(options: StackOptions) -> Iterator[str]:
     """Return the problems of models in folders; nothing is fetched for a check."""
-    if any(model and not Path(model).expanduser().is_dir() for model in (options.model, options.draft)):
-        names = ", ".join(filter(None, (options.model, options.draft)))
-        print(f"not looked at, since it is not in a folder: {names}")
+    named = [*(each.model for each in options.models), options.draft]
+    if any(model and not Path(model).expanduser().is_dir() for model in named):
+        print(f"not looked at, since it is not in a folder: {', '.join(filter(None, named))}")
         return
     try:
         check_models(options, print)

@@ -32,7 +32,9 @@ def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
         tell(
             f"{DEFAULT_MODEL_NAME} is not installed (`make setup` fetches it): the small demo model is served"
         )
-    target = _check_model("model", options.model, options.settings, "decode", tell)
+    target, *_ = [
+        _check_model("model", each.model, options.settings, "decode", tell) for each in options.models
+    ]
     for adapter in options.adapters:
         _check_adapter(adapter.name, Path(adapter.folder))
     if not options.draft or not options.counts["speculator"]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from services.launcher.corpus_options import NONE, said_corpora
 from services.launcher.role_settings import settings_of, stack_problems
+from services.launcher.stack_models import StackModel, file_problems, naming_problems, said_models, there
 from services.launcher.state import DEFAULT_STATE_DIR
 from shared.blocks.block_hash import FLEET_KEY_BYTES
 from shared.config.config_file import ConfigFile, find_config_file
@@ -21,7 +22,7 @@ from shared.config.settings import STACK_SOURCE, OptionValue, Setting, Settings,
 from shared.errors import InvalidRequest
 from shared.files.adapter_file import split_adapter_tenants
 from shared.kv.transports import TRANSPORT_CHOICES
-from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, ROLES
+from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, REQUIRED_ROLES, ROLES
 from shared.text.default_model import find_default_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,9 +54,10 @@ class StackOptions:
     """The stack that is to run. `settings` are what counts for each role, from all sources; `problems` say
     what is wrong in them, and nothing may be started while there are any.
 
-    `draft` is "" for none, `model` "" for the shipped one. `nats_url` is "" for a server of our own.
-    `nats_credentials` is the file for a server of the user. `config_file` is absolute.
-    `log_format` is the command line's, "" for what is configured. `adapters` are those that
+    `models` are those that are served, one at least, and `model` is the first of them, "" for the shipped
+    one; of the roles that have a model each has its part of `counts`. `draft` is "" for none. `nats_url` is
+    "" for a server of our own. `nats_credentials` is the file for a server of the user. `config_file` is
+    absolute. `log_format` is the command line's, "" for what is configured. `adapters` are those that
     the command line adds to `adapter_file`, which workers follow, with their tenants where these are said.
     `detach`: whoever starts the stack goes on when it is ready.
     """
@@ -64,6 +66,7 @@ class StackOptions:
     settings: Mapping[str, Settings]
     problems: tuple[str, ...]
     config_file: Path | None
+    models: tuple[StackModel, ...]
     model: str
     draft: str
     nats_url: str
@@ -111,19 +114,24 @@ def build_up_parser() -> argparse.ArgumentParser:
             f"--{role}", type=count, metavar="N", help=f"{role} instances (default 1, at least {least})"
         )
     parser.add_argument(
-        "--model", metavar="DIR|FILE|ID", help="model to serve (default: SmolLM2 if installed)"
+        "--model",
+        metavar="[NAME=]DIR|FILE|ID",
+        action="append",
+        default=[],
+        help="model to serve (default: SmolLM2 if installed); may be given several times, the first one "
+        "answers requests that name none, and each has as many instances as the options say",
     )
     parser.add_argument(
         "--draft",
         metavar="DIR|FILE|ID|none",
-        help="draft model (default: none, or the small demo model's)",
+        help="draft model, of the first model (default: none, or the small demo model's)",
     )
     parser.add_argument(
         "--adapter",
         metavar="NAME[@TENANT+TENANT]=DIR",
         action="append",
         default=[],
-        help="LoRA adapter over the model, asked for as MODEL:NAME; may be given several times",
+        help="LoRA adapter over the first model, asked for as MODEL:NAME; may be given several times",
     )
     parser.add_argument(
         "--corpus",
@@ -196,10 +204,11 @@ def stack_options(
         file = find_config_file(environ)
     except ConfigError as error:
         file, problems = ConfigFile(), [error.message]
-    options = {role: _options_of(parser, args, role) for role in ROLES}
+    said = said_models(parser, args.model, file, environ)
+    options = {role: _options_of(parser, args, role, said) for role in ROLES}
     model = settings_of("decode", file, environ, {}, options["decode"])["model"].value
     draft = _draft(settings_of("speculator", file, environ, {}, options["speculator"])["model"], model)
-    counts = _counts(parser, args, draft)
+    counts = _counts(parser, args, draft, max(1, len(said)))
     fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
     for_people = {"log_format": "text"} if on_terminal else {}
     settings = {
@@ -207,7 +216,12 @@ def stack_options(
             role,
             file,
             environ,
-            {"fleet_key": fleet_key, **for_people, **_defaults_of(role, counts[role], draft, state_dir)},
+            {
+                "fleet_key": fleet_key,
+                **for_people,
+                **_defaults_of(role, counts[role], draft, state_dir),
+                **_defaults_of_models(role, said),
+            },
             options[role],
         )
         for role in ROLES
@@ -215,10 +229,15 @@ def stack_options(
     gateway, decode = settings["gateway"], settings["decode"]
     _listen_beside_grpc(gateway)
     _follow_the_same_adapters(settings["speculator"], decode)
+    own_model = settings_of("decode", file, environ, {}, {})["model"]
+    served_name = decode["served_name"]
+    problems += file_problems(file, own_model)
+    problems += naming_problems(said, served_name, gateway["default_model"])
     return StackOptions(
         counts=counts,
         settings=settings,
         problems=(*problems, *stack_problems(settings, counts)),
+        models=said or (StackModel(served_name.value, model, decode["model"].source),),
         config_file=file.path.absolute() if file.path else None,
         model=model,
         draft=draft,
@@ -231,7 +250,7 @@ def stack_options(
         log_format=args.log_format,
         state_dir=state_dir,
         start_timeout_s=args.start_timeout,
-        served_name=decode["served_name"].value,
+        served_name=served_name.value,
         adapters=tuple(_adapter(parser, each) for each in args.adapter),
         adapter_file=Path(decode["adapter_file"].value or state_dir / ADAPTER_FILE_NAME),
         detach=args.detach,
@@ -239,7 +258,7 @@ def stack_options(
 
 
 def _options_of(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, role: str
+    parser: argparse.ArgumentParser, args: argparse.Namespace, role: str, models: Sequence[StackModel]
 ) -> dict[str, OptionValue]:
     """Return what the command line says for a role: it wins over the environment and the file."""
     said = {
@@ -250,10 +269,12 @@ def _options_of(
     if role == "speculator":
         said["model"] = (
             "--draft",
-            args.draft if args.draft in (None, NONE) else _model(parser, "--draft", args.draft),
+            args.draft if args.draft in (None, NONE) else there(parser, "--draft", args.draft),
         )
-    else:
-        said["model"] = ("--model", _model(parser, "--model", args.model) if args.model else None)
+    elif models:
+        said["model"] = (models[0].source, models[0].model)
+        if len(models) == 1 and models[0].name:
+            said["served_name"] = (models[0].source, models[0].name)
     if role == "gateway":
         said |= {
             "grpc_host": ("--grpc-host", args.grpc_host),
@@ -294,29 +315,34 @@ def _defaults_of(role: str, instances: int, draft: str, state_dir: Path) -> dict
     return adapters | ({"model": draft} if role == "speculator" else {})
 
 
-def _counts(parser: argparse.ArgumentParser, args: argparse.Namespace, draft: str) -> dict[str, int]:
+def _defaults_of_models(role: str, models: Sequence[StackModel]) -> dict[str, Any]:
+    """Return what a stack of several models sets where nobody has said anything."""
+    if len(models) < 2:
+        return {}
+    first = models[0].served_name
+    return {"gateway": {"default_model": first}, "speculator": {"drafts_for": (first,)}}.get(role, {})
+
+
+def _counts(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, draft: str, models: int
+) -> dict[str, int]:
+    """Return how many instances there are in each role; each model has what is asked for."""
     counts = {}
     for role in ROLES:
         asked: int | None = getattr(args, role)
         least = 0 if role in OPTIONAL_ROLES else 1
         if asked is not None and not least <= asked <= MAX_INSTANCES:
             parser.error(f"--{role} must be between {least} and {MAX_INSTANCES}")
-        counts[role] = 1 if asked is None else asked
+        counts[role] = (1 if asked is None else asked) * (models if role in REQUIRED_ROLES else 1)
+        if counts[role] > MAX_INSTANCES:
+            parser.error(
+                f"--{role} {asked} for each of {models} models makes more than {MAX_INSTANCES} instances"
+            )
     if not draft:
         if args.speculator:
             parser.error("--speculator needs a draft model: pass --draft DIR too")
         counts["speculator"] = 0
     return counts
-
-
-def _model(parser: argparse.ArgumentParser, option: str, model: str) -> str:
-    """A folder or file as an absolute path, anything else as the hub id it may be."""
-    path = Path(model).expanduser()
-    if model and path.exists():
-        return str(path.resolve())
-    if model.startswith((".", "/", "~")):
-        parser.error(f"{option} {model} is not there: give a model directory or a GGUF file")
-    return model
 
 
 def _draft(stated: Setting, model: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 from services.launcher.instance import InstanceSpec
@@ -15,7 +16,7 @@ from shared.config.config_file import FILE_VARIABLE, MODEL_TABLE
 from shared.config.fields import COMMON_SETTINGS, MODEL_SETTINGS, text_of_value
 from shared.config.settings import SourceKind
 from shared.process.cores import usable_cores
-from shared.roles import ENGINE_ROLES, ROLES
+from shared.roles import ENGINE_ROLES, REQUIRED_ROLES, ROLES
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
 KEPT_FORMAT = "json"
@@ -36,12 +37,16 @@ def plan_instances(
     """`grpc_ports`, `http_ports`: one for each gateway.
 
     A process reads file and environment by itself; it is told what the stack has set where they say nothing,
-    and what the command line says.
+    and what the command line says. Of several models each has the next instance in turn.
     """
     ports = iter(zip(grpc_ports, http_ports, strict=True))
+    turns = {role: cycle(options.models) for role in REQUIRED_ROLES}
     specs = []
     for role, instance in instance_names(options.counts):
         told = _told(role, options) | {"instance": instance, "nats_url": nats_url, "log_format": KEPT_FORMAT}
+        if len(options.models) > 1 and role in turns:
+            model = next(turns[role])
+            told |= {"model": model.model, "served_name": model.served_name}
         if role == "gateway":
             told["grpc_port"], told["http_port"] = next(ports)
         if not options.nats_url:

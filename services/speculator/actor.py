@@ -19,7 +19,7 @@ from shared.actor.lease import LEASE_S
 from shared.bus import Delivery
 from shared.engine import Engine
 from shared.errors import Overloaded, PenstockError, UnknownMessage
-from shared.messages import CancelAck, DraftBlock, DraftResync, Held, unpack_ids
+from shared.messages import CancelAck, DraftBlock, DraftResync, Heartbeat, Held, unpack_ids
 from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
@@ -74,6 +74,12 @@ class SpeculatorActor(EngineActor):
         if self._grammar_compiler is not None:
             await self._grammar_compiler.close()
         await super().on_stop()
+
+    def status(self) -> Heartbeat:
+        beat = super().status()
+        return dataclasses.replace(
+            beat, worker=dataclasses.replace(beat.worker, drafts_for=self._config.drafts_for)
+        )
 
     def worker_load(self) -> WorkerLoad:
         return WorkerLoad(

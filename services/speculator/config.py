@@ -15,6 +15,12 @@ class SpeculatorConfig(EngineServiceConfig):
 
     of_draft: ClassVar[bool] = True
 
+    drafts_for: tuple[str, ...] = field_of(
+        (),
+        help="models that it drafts for, by the names that clients ask for, with the tokenizer of the draft; "
+        "empty = all",
+        pattern=r"[\w.:@/-]{1,128}",
+    )
     kv_memory_mb: int = field_of(
         64, help="memory of the draft model's KV pool, in MiB", minimum=1, maximum=1 << 24
     )

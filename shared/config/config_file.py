@@ -19,7 +19,9 @@ MAX_CONFIG_FILE_BYTES = 1 << 20
 FILE_VARIABLE = "PENSTOCK_CONFIG"
 COMMON_TABLE = "common"
 MODEL_TABLE = "model"
-TABLES = (COMMON_TABLE, MODEL_TABLE, *ROLES)
+MODELS_TABLE = "models"
+"""The models of a stack by name, which `penstock up` tells to its services: they do not read it."""
+TABLES = (COMMON_TABLE, MODEL_TABLE, MODELS_TABLE, *ROLES)
 """The tables that the file may have; any other name is a typing error."""
 
 _HEADER = re.compile(r"\s*\[\s*([\w-]+)\s*\]")

@@ -86,6 +86,7 @@ class WorkerReport:
     nobody beside it. `backend` names the arithmetic. `adapters` are those over its model that it was told of.
     `tenant_queues` are parts of `queued_tokens`, those of the MAX_REPORTED_TENANTS with most; none where it
     has prompts of one tenant alone.
+    `drafts_for` are the models that a speculator drafts for, by the names that clients ask for; none is all.
     `added` and `removed` are block hashes since the last heartbeat; `prefix_event_id` counts them, so that a
     gap is seen.
     """
@@ -102,6 +103,7 @@ class WorkerReport:
     most_threads: int = 0
     backend: str = ""
     adapters: tuple[AdapterReport, ...] = ()
+    drafts_for: tuple[str, ...] = ()
     prefix_event_id: int = 0
     added: bytes = b""
     removed: bytes = b""

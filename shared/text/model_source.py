@@ -63,6 +63,16 @@ class ModelSource:
         return digest.hexdigest()
 
 
+def called(model: str) -> str:
+    """Return what `model` is called by itself, whether its files are here or not."""
+    if not model:
+        return DEFAULT_MODEL_NAME if find_default_model() is not None else DEMO_MODEL_NAME
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path.resolve().name
+    return path.stem if path.is_file() else model
+
+
 def resolve_model(model: str, served_name: str = "", progress: FetchProgress | None = None) -> ModelSource:
     """The model's directory or file, and its name: `served_name` if there is one, else what it is called by
     itself.
@@ -78,15 +88,13 @@ def resolve_model(model: str, served_name: str = "", progress: FetchProgress | N
         default = find_default_model()
         if default is not None:
             file = check_default_model(default)
-            return ModelSource(file, served_name or DEFAULT_MODEL_NAME, DEFAULT_ADAPTERS, DEFAULT_SAMPLING)
+            return ModelSource(file, served_name or called(model), DEFAULT_ADAPTERS, DEFAULT_SAMPLING)
         if not DEMO_MODEL.is_dir():
             raise NotFound(f"the demo model is not in {DEMO_MODEL}; name a model directory or a hub id")
-        return ModelSource(DEMO_MODEL, served_name or DEMO_MODEL_NAME)
+        return ModelSource(DEMO_MODEL, served_name or called(model))
     path = Path(model).expanduser()
-    if path.is_dir():
-        return ModelSource(find_gguf(path) or path, served_name or path.resolve().name)
-    if path.is_file():
-        return ModelSource(find_gguf(path) or path, served_name or path.stem)
+    if path.is_dir() or path.is_file():
+        return ModelSource(find_gguf(path) or path, served_name or called(model))
     if not _HUB_ID.fullmatch(model):
         raise NotFound(
             f"there is no directory and no file {model!r}; "

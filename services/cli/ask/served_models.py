@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Self
 
 import grpc
@@ -16,11 +16,11 @@ TIMEOUT_S = 10.0
 
 
 class ServedModels:
-    def __init__(self, context_tokens: Mapping[str, int], bases: Sequence[str] = ()) -> None:
-        """`context_tokens`: of each model by its name, 0 where that is not known yet. `bases`: those that are
-        no adapter."""
+    def __init__(self, context_tokens: Mapping[str, int], default: str = "") -> None:
+        """`context_tokens`: of each model by its name, 0 where that is not known yet. `default`: the one that
+        answers where none is named."""
         self._context_tokens = dict(context_tokens)
-        self._bases = tuple(bases)
+        self._default = default
 
     @classmethod
     def of(cls, gateway: OpenGateway) -> Self:
@@ -40,8 +40,8 @@ class ServedModels:
                 ) from error
             return cls({})  # its answer to the first question says what it has against us
         models = [each for each in told.models if each.kind == pb.MODEL_KIND_GENERATION]
-        bases = [each.name for each in models if not each.base]
-        return cls({each.name: each.context_tokens for each in models}, bases)
+        default = next((each.name for each in models if each.is_default), "")
+        return cls({each.name: each.context_tokens for each in models}, default)
 
     def context_tokens(self, name: str) -> int:
         """Return how many tokens a conversation with it may have, 0 where nobody knows."""
@@ -69,8 +69,8 @@ class ServedModels:
         return " · ".join(told)
 
     def _named(self, name: str) -> str:
-        """Return the model that answers: the one that is asked for, or the only one."""
-        return name if name or len(self._bases) != 1 else self._bases[0]
+        """Return the model that answers: the one that is asked for, or the default one."""
+        return name or self._default
 
     def _described(self, name: str) -> str:
         tokens = self._context_tokens.get(name, 0)

@@ -41,6 +41,7 @@ HEAD = (
     "backend",
     "stalled s",
     "left out",
+    "model",
     "skew ms",
     "breaker",
 )
@@ -181,6 +182,7 @@ def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
         beat.worker.backend or "-",
         f"{beat.stalled_ms / 1e3:.1f}" if beat.stalled_ms else "-",
         DegradationLevel.heard(beat.gateway.degradation).word if beat.gateway.degradation else "-",
+        beat.model or "-",
         f"{one.skew_us / 1e3:.1f}{skewed}",
         ", ".join(f"{state} ({gateway})" for gateway, state in avoiding.items()),
     )

@@ -70,7 +70,7 @@ class TextAsks:
 
     def models(self, key: ApiKey) -> tuple[ServedModel, ...]:
         """Return what the key's tenant may name."""
-        return served_models(self._fleet, key.tenant)
+        return served_models(self._fleet, key.tenant, self._calls.context.config.default_model)
 
     async def tokenize(
         self, key: ApiKey, request: Request, deadline: Deadline, *, add_special_tokens: bool = True
@@ -90,7 +90,8 @@ class TextAsks:
         _check_ids(token_ids)
         message = Detokenize(pack_ids(token_ids))
         async with self._calls.admitted(key, 0, deadline) as call:
-            model, answer = await self._ask_model(call, "tokenizer", model, message, key.tenant)
+            wanted = model or self._calls.context.config.default_model
+            model, answer = await self._ask_model(call, "tokenizer", wanted, message, key.tenant)
         if not isinstance(answer, Detokenized):
             raise unexpected_answer(answer, "tokenizer")
         return PlainText(model, answer.text)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from services.gateway.request.request import served_model, split_model
+from services.gateway.request.request import known_as, served_model, split_model
 from shared.errors import NotFound
 from shared.messages import NO_ADAPTER, AdapterId, Heartbeat
 from shared.roles import REQUIRED_ROLES, TARGET_ROLES
@@ -68,6 +68,17 @@ def hidden_adapters(beats: Iterable[Heartbeat], tenant: str) -> frozenset[tuple[
     return frozenset(
         (beat.model, each.name) for beat in beats for each in beat.worker.adapters if not each.is_for(tenant)
     )
+
+
+def waits_for_worker(wanted: str, instances: Callable[[str], Sequence[Announced]]) -> bool:
+    """Whether no decode worker has the model that `wanted` means, though other services have it, or there is
+    no decode worker at all: one that restarts comes back within seconds."""
+    served = {view.heartbeat.model for view in instances("decode")}
+    if not served:
+        return True
+    announced = {view.heartbeat.model for role in REQUIRED_ROLES for view in instances(role)}
+    name, _ = split_model(wanted, announced)
+    return not known_as(name, served) and bool(known_as(name, announced))
 
 
 def find_model(

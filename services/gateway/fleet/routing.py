@@ -82,8 +82,15 @@ class RoutingDecision:
 
 
 def serving(views: Sequence[C], role: str, model: ModelIdentity) -> list[C]:
-    """Return the instances that serve `model`; a speculator or a retriever serves all."""
+    """Return the instances that serve `model`; a retriever serves all, a speculator those it drafts for."""
+    if role == "speculator":
+        return [view for view in views if drafts_for(view.heartbeat, model)]
     return [view for view in views if role not in REQUIRED_ROLES or model.is_served_by(view.heartbeat)]
+
+
+def drafts_for(speculator: Heartbeat, model: ModelIdentity) -> bool:
+    """Whether its guesses are of any use: another model's ids mean something else."""
+    return not speculator.worker.drafts_for or model.name in speculator.worker.drafts_for
 
 
 def longest_context(instances: Callable[[str], Sequence[Candidate]], model: ModelIdentity) -> int:

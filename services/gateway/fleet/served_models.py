@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from services.gateway.fleet.default_sampling import defaults_in_force
 from services.gateway.fleet.model_identity import find_model, hidden_adapters
+from services.gateway.request.request import known_as
 from shared.bus.fleet import FleetView, InstanceView
 from shared.roles import REQUIRED_ROLES, TARGET_ROLES
 from shared.sampling.defaults import SamplingDefault
@@ -17,7 +18,7 @@ EMBEDDING_ROLE = "retriever"
 class ServedModel:
     """`context_tokens` is what every worker takes, 0 while none is ready; `instances` are (role, name).
     `base` is the name of the model that an adapter is over, "" for a model. `default_sampling`: of one that
-    generates, one for each of DEFAULTED."""
+    generates, one for each of DEFAULTED. `is_default`: a request that names none gets it."""
 
     name: str
     embeds: bool
@@ -26,11 +27,19 @@ class ServedModel:
     instances: tuple[tuple[str, str], ...]
     base: str = ""
     default_sampling: tuple[SamplingDefault, ...] = ()
+    is_default: bool = False
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """Return what it can be asked for."""
+        if self.embeds:
+            return ("embed",)
+        return ("complete", "chat") if self.has_chat_template else ("complete",)
 
 
-def served_models(fleet: FleetView, tenant: str = "") -> tuple[ServedModel, ...]:
-    """Return the models of decode workers by name, each before its adapters for the tenant, then those that
-    embed."""
+def served_models(fleet: FleetView, tenant: str = "", default_model: str = "") -> tuple[ServedModel, ...]:
+    """Return the models of decode workers, the default one first and the others by name, each before its
+    adapters for the tenant, then those that embed. A model that is alone is the default one."""
     beats = [view.heartbeat for view in fleet.instances("decode")]
     hidden = hidden_adapters(beats, tenant)
     generating = {beat.model for beat in beats}
@@ -43,7 +52,14 @@ def served_models(fleet: FleetView, tenant: str = "") -> tuple[ServedModel, ...]
     embedding = {view.heartbeat.model for view in fleet.instances(EMBEDDING_ROLE)}
     found = [_generating_model(fleet, name, tenant) for name in generating]
     found += [_embedding_model(fleet, name) for name in embedding]
-    return tuple(sorted(found, key=lambda model: (model.embeds, model.name)))  # many clients take the first
+    bases = {beat.model for beat in beats}
+    default = known_as(default_model, bases) or (next(iter(bases)) if len(bases) == 1 else "")
+    found = [replace(model, is_default=not model.embeds and model.name == default) for model in found]
+
+    def place(model: ServedModel) -> tuple[bool, bool, str]:  # many clients take the first
+        return model.embeds, (model.base or model.name) != default, model.name
+
+    return tuple(sorted(found, key=place))
 
 
 def _generating_model(fleet: FleetView, name: str, tenant: str) -> ServedModel:

@@ -16,10 +16,13 @@ POLL_S = 0.02
 V = TypeVar("V")
 
 
-async def wait_for_instances(views: Callable[[], Sequence[V]], role: str, deadline: Deadline) -> Sequence[V]:
-    """The first non-empty answer of `views`; raises Unavailable naming `role` at the deadline."""
+async def wait_for_instances(
+    views: Callable[[], Sequence[V]], role: str, deadline: Deadline, *, model: str = ""
+) -> Sequence[V]:
+    """The first non-empty answer of `views`; raises Unavailable naming `role`, and the `model` that they are
+    to have, at the deadline."""
     while not (found := views()):
-        await _wait_a_little(role, deadline)
+        await _wait_a_little(role, deadline, model=model)
     return found
 
 
@@ -39,7 +42,7 @@ async def wait_for_routed_roles(
         await _wait_a_little(missing[0], deadline, adapter if missing[0] in TARGET_ROLES else "")
 
 
-async def _wait_a_little(role: str, deadline: Deadline, adapter: str = "") -> None:
+async def _wait_a_little(role: str, deadline: Deadline, adapter: str = "", *, model: str = "") -> None:
     if deadline.expired() and adapter:
         raise Unavailable(
             f"no {role} instance that is ready has the adapter {adapter!r} any more, or yet: see `penstock "
@@ -47,5 +50,6 @@ async def _wait_a_little(role: str, deadline: Deadline, adapter: str = "") -> No
             hop=role,
         )
     if deadline.expired():
-        raise Unavailable(f"no {role} instance is ready: start one or retry later", hop=role)
+        of_model = f" of the model {model!r}" if model else ""
+        raise Unavailable(f"no {role} instance{of_model} is ready: start one or retry later", hop=role)
     await asyncio.sleep(min(POLL_S, deadline.remaining_s()))

@@ -186,4 +186,5 @@ def _model(model: ServedModel) -> pb.Model:
         instances=[pb.ModelInstance(role=role, name=name) for role, name in model.instances],
         base=model.base,
         default_sampling=map(_default, model.default_sampling),
+        is_default=model.is_default,
     )

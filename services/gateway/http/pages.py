@@ -110,7 +110,10 @@ def _model(model: ServedModel) -> dict[str, Any]:
     described = {"id": model.name, "object": "model", "created": 0, "owned_by": OWNER}
     described |= {"root": model.base or model.name, "parent": model.base or None}
     described |= {"max_model_len": model.context_tokens or None, "embeds": model.embeds}
+    ours: dict[str, Any] = {"capabilities": list(model.capabilities)}
+    if not model.embeds:
+        ours["default"] = model.is_default
     if model.default_sampling:
         held = {each.name: {"value": each.shown, "source": each.source} for each in model.default_sampling}
-        described["penstock"] = {"default_sampling": held}
-    return described
+        ours["default_sampling"] = held
+    return described | {"penstock": ours}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from services.gateway.admission.admission import check_class, check_ttft, check_wait
 from services.gateway.admission.ticket import CLASSES
 from services.gateway.context import SessionContext
-from services.gateway.fleet.model_identity import ModelIdentity, find_model
+from services.gateway.fleet.model_identity import ModelIdentity, find_model, waits_for_worker
 from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.request.prompt_passages import prompt_room_tokens
 from services.gateway.request.request import Request
@@ -22,10 +22,10 @@ class AdmissionGate:
     def check_request(self, request: Request, budget: Budget) -> None:
         """Raises NotFound for a model that is not served, Overloaded for what cannot be served in time.
 
-        Without a decode worker nobody can tell; the request waits for one then.
+        Without a decode worker of its model nobody can tell; the request waits for one then.
         """
         instances = self._context.fleet.instances
-        if not instances("decode"):
+        if waits_for_worker(request.model, instances):
             return
         model = find_model(request.model, instances, request.tenant)
         self._check_class(model, request)
@@ -43,7 +43,7 @@ class AdmissionGate:
 
     def _check_proven_tokens(self, request: Request) -> None:
         instances = self._context.fleet.instances
-        if not instances("decode"):
+        if waits_for_worker(request.model, instances):
             return
         model = find_model(request.model, instances, request.tenant)
         context_tokens, ids = self._context_tokens(model), request.token_ids

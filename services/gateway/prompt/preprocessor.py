@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from services.gateway.fleet.model_identity import ModelIdentity, find_model
+from services.gateway.fleet.model_identity import ModelIdentity, find_model, waits_for_worker
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import speaks_against
 from services.gateway.fleet.routing import longest_context, serving
@@ -91,10 +91,14 @@ class Preprocessor:
         """The last tokenization: what was asked, and its answer."""
 
     async def admit_request(self, request: Request) -> ModelIdentity:
-        """The model, once there is a worker; raises NotFound when it is not served."""
-        workers = partial(self._fleet.instances, "decode")
-        await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()))
-        return find_model(request.model, self._fleet.instances, request.tenant)
+        """The model, once there is a worker of it; raises NotFound when it is not served."""
+        instances = self._fleet.instances
+
+        def workers() -> Sequence[InstanceView]:
+            return () if waits_for_worker(request.model, instances) else instances("decode")
+
+        await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()), model=request.model)
+        return find_model(request.model, instances, request.tenant)
 
     async def retrieve_passages(
         self,

@@ -117,11 +117,13 @@ def validate_request(
     cache_mode: str = OFF,
     passage_order: str = SHARED_PREFIX,
     max_tokens: int = DEFAULT_MAX_TOKENS,
+    default_model: str = "",
     weight: int = 1,
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
-    `cache_mode`, `passage_order` and `max_tokens` are for a request that says nothing about them.
+    `cache_mode`, `passage_order`, `max_tokens` and `default_model` are for a request that says nothing about
+    them.
 
     The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
     known.
@@ -138,7 +140,7 @@ def validate_request(
     chat = read_turns(message.chat) if kind == "chat" else ()
     sampling = validate_sampling(message.sampling, drawn_seed=drawn_seed, max_tokens=max_tokens)
     request = Request(
-        model=message.model,
+        model=message.model or default_model,
         text=_text(message.text) if kind == "text" else None,
         chat=chat,
         token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
@@ -171,21 +173,22 @@ def served_model(wanted: str, served: set[str]) -> str:
     names = ", ".join(sorted(served))
     if not wanted:
         raise InvalidRequest(f"model is empty but several are served: send one of {names}")
-    if name := _known_as(wanted, served):
+    if name := known_as(wanted, served):
         return name
-    raise NotFound(f"model {wanted!r} is not served: send one of {names}, or leave model empty")
+    empty = ", or leave model empty" if len(served) == 1 else ""
+    raise NotFound(f"model {wanted!r} is not served: send one of {names}{empty}")
 
 
 def split_model(wanted: str, served: Collection[str]) -> tuple[str, str]:
     """The model and the adapter over it that `wanted` names as MODEL:ADAPTER; "" for no adapter. A served
     model may have a colon in its own name."""
     model, _, adapter = wanted.rpartition(":")
-    if not adapter or _known_as(wanted, served) or not _known_as(model, served):
+    if not adapter or known_as(wanted, served) or not known_as(model, served):
         return wanted, ""
     return model, adapter
 
 
-def _known_as(wanted: str, served: Collection[str]) -> str:
+def known_as(wanted: str, served: Collection[str]) -> str:
     """A model is known by its id and, when that is a path, by the last part of it; "" for an unknown one."""
     names = (name for name in sorted(served) if wanted in (name, name.rstrip("/").rsplit("/", 1)[-1]))
     return next(names, "") if wanted else ""

@@ -65,6 +65,7 @@ class Ingress:
             cache_mode=key.cache or self._config.cache_mode,
             passage_order=self._config.passage_order,
             max_tokens=self._config.default_max_tokens,
+            default_model=self._config.default_model,
             weight=key.weight,
         )
 

@@ -283,6 +283,11 @@ def _search() -> Schema:
 
 
 def _model() -> Schema:
+    ours = {
+        "capabilities": array(text("complete, chat or embed")),
+        "default": flag("a request that names no model gets this one"),
+        "default_sampling": {"type": "object"},
+    }
     made = {
         "id": text(),
         "object": {"const": "model"},
@@ -292,9 +297,9 @@ def _model() -> Schema:
         "parent": or_null(text("the model that an adapter is over")),
         "max_model_len": or_null(_COUNT),
         "embeds": flag("it makes vectors and no text"),
-        "penstock": {"type": "object"},
+        "penstock": answer_of(ours, "default", "default_sampling"),
     }
-    return answer_of(made, "penstock")
+    return answer_of(made)
 
 
 # ---- the console ----------------------------------------------------------------------------------------

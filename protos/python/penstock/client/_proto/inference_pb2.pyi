@@ -504,7 +504,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "kind", "context_tokens", "has_chat_template", "instances", "base", "default_sampling")
+    __slots__ = ("name", "kind", "context_tokens", "has_chat_template", "instances", "base", "default_sampling", "is_default")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -512,6 +512,7 @@ class Model(_message.Message):
     INSTANCES_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: ModelKind
     context_tokens: int
@@ -519,7 +520,8 @@ class Model(_message.Message):
     instances: _containers.RepeatedCompositeFieldContainer[ModelInstance]
     base: str
     default_sampling: _containers.RepeatedCompositeFieldContainer[SamplingDefault]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ModelKind, str]] = ..., context_tokens: _Optional[int] = ..., has_chat_template: _Optional[bool] = ..., instances: _Optional[_Iterable[_Union[ModelInstance, _Mapping]]] = ..., base: _Optional[str] = ..., default_sampling: _Optional[_Iterable[_Union[SamplingDefault, _Mapping]]] = ...) -> None: ...
+    is_default: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ModelKind, str]] = ..., context_tokens: _Optional[int] = ..., has_chat_template: _Optional[bool] = ..., instances: _Optional[_Iterable[_Union[ModelInstance, _Mapping]]] = ..., base: _Optional[str] = ..., default_sampling: _Optional[_Iterable[_Union[SamplingDefault, _Mapping]]] = ..., is_default: _Optional[bool] = ...) -> None: ...
 
 class SamplingDefault(_message.Message):
     __slots__ = ("name", "value", "source")
