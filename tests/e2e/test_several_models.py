@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.support.client import Answer, connect, generate, request
 from tests.support.http import call, http_client
 from tests.support.oracle import Oracle
 from tests.support.stack import Instance, Stack, metrics_of
+from tests.support.terminal import CTRL_D, Terminal
 from tests.support.wait import until
 
 FIRST, SECOND = "stories", "demo"
@@ -35,9 +37,10 @@ RESTART_TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def stack(model_dir: Path) -> Iterator[Stack]:
-    """Kept answers on, and every prompt on its way over the KV path."""
+def stack(model_dir: Path, draft_dir: Path) -> Iterator[Stack]:
+    """Kept answers on, every prompt on its way over the KV path, and a draft of the first model."""
     options = ["--model", f"{FIRST}={model_dir}", "--model", f"{SECOND}={DEMO_MODEL}", "--corpus", "none"]
+    options += ["--draft", str(draft_dir)]
     environ = {
         "PENSTOCK_GATEWAY_CACHE_MODE": "exact",
         "PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0",
@@ -67,6 +70,14 @@ async def asked(stack: Stack, message: pb.GenerateRequest) -> Answer:
 def instance_of(stack: Stack, role: str, model: str) -> Instance:
     """Models take turns in the numbers of a role."""
     return stack.instances(role)[(FIRST, SECOND).index(model)]
+
+
+def generated(stack: Stack, model: str) -> float:
+    """The tokens that the gateway has counted for the model."""
+    (gateway,) = stack.instances("gateway")
+    start = f'penstock_generation_tokens_total{{model="{model}"}} '
+    lines = [line for line in metrics_of(gateway).splitlines() if line.startswith(start)]
+    return sum(float(line.removeprefix(start)) for line in lines)
 
 
 async def test_the_list_has_both_the_first_named_one_first_with_what_they_can_do(stack: Stack) -> None:
@@ -173,7 +184,7 @@ async def test_an_adapter_over_one_is_none_of_the_other_s(
     stack: Stack, oracles: dict[str, Oracle], tmp_path: Path
 ) -> None:
     folder = save_adapter(tmp_path / "own", load_model_config(DEMO_MODEL))
-    code, output = await penstock(stack, "adapter", "load", "own", str(folder), "--model", SECOND)
+    code, output = await penstock(stack, "adapter", "load", "own", str(folder), "--base", SECOND)
     assert code == 0, output
     changed = await asked(stack, to(f"{SECOND}:own", IDS))
     assert changed.outcome == "finished"
@@ -181,7 +192,7 @@ async def test_an_adapter_over_one_is_none_of_the_other_s(
     refused = await asked(stack, to(f"{FIRST}:own", IDS))
     assert refused.status is grpc.StatusCode.NOT_FOUND
     assert (await asked(stack, to(SECOND, IDS))).ids == oracles[SECOND].greedy(IDS, COUNT)
-    code, output = await penstock(stack, "adapter", "unload", "own", "--model", SECOND)
+    code, output = await penstock(stack, "adapter", "unload", "own", "--base", SECOND)
     assert code == 0, output
 
 
@@ -196,19 +207,34 @@ async def test_commands_name_the_model_and_status_shows_who_has_which(stack: Sta
     for role in REQUIRED_ROLES:
         for model in (FIRST, SECOND):
             assert model in lines[instance_of(stack, role, model).id]
-    code, output = await penstock(stack, "chat", "--model", SECOND)
-    assert code == 0, output
+
+
+async def test_a_conversation_switches_from_one_to_the_other(stack: Stack) -> None:
+    command = (sys.executable, "-m", "services.cli", "chat", "--state-dir", str(stack.state_dir))
+    with Terminal([*command, "--max-tokens", "8", "--ignore-eos"]) as terminal:
+        assert FIRST in await asyncio.to_thread(terminal.until, "> ")  # the banner
+        terminal.enter("/model\n")
+        listed = await asyncio.to_thread(terminal.until, "> ")
+        assert f"* {FIRST}" in listed
+        assert f"  {SECOND}" in listed
+        terminal.enter(f"/model {SECOND}\n")
+        await asyncio.to_thread(terminal.until, f"{SECOND} answers from now on")
+        await asyncio.to_thread(terminal.until, "> ")
+        before = generated(stack, SECOND)
+        terminal.enter("Once\n")
+        await until(lambda: generated(stack, SECOND) == before + 8)
+        terminal.enter(CTRL_D)
+        assert await asyncio.to_thread(terminal.end) == 0
 
 
 async def test_metrics_tell_the_models_apart(stack: Stack) -> None:
-    for model in (FIRST, SECOND):
-        assert (await asked(stack, to(model, IDS))).outcome == "finished"
+    for model, other in ((FIRST, SECOND), (SECOND, FIRST)):
+        before = generated(stack, model), generated(stack, other)
+        answer = await asked(stack, to(model, IDS))
+        assert (generated(stack, model), generated(stack, other)) == (before[0] + len(answer.ids), before[1])
     (gateway,) = stack.instances("gateway")
-    shown = metrics_of(gateway)
-    for model in (FIRST, SECOND):
-        assert f'penstock_generation_tokens_total{{model="{model}"}}' in shown
     async with http_client(gateway.metrics) as client:
-        targets = json.loads((await call(client, "/sd")).body)
+        targets = (await call(client, "/sd")).body
     labels = {each["labels"]["instance"]: each["labels"].get("served_model") for each in targets}
     for model in (FIRST, SECOND):
         assert labels[instance_of(stack, "decode", model).id] == model
