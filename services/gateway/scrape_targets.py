@@ -15,15 +15,9 @@ def scrape_targets(beats: Iterable[Heartbeat]) -> str:
     groups = [
         {
             "targets": [beat.metrics],
-            "labels": _labels(beat),
+            "labels": {"role": beat.role, "instance": beat.instance, "host": beat.host},
         }
         for beat in sorted(beats, key=lambda beat: (beat.role, beat.instance))
         if beat.metrics
     ]
     return json.dumps(groups)
-
-
-def _labels(beat: Heartbeat) -> dict[str, str]:
-    """Whose the metrics are, and of which model, where it serves one: by that, workers of two differ."""
-    labels = {"role": beat.role, "instance": beat.instance, "host": beat.host}
-    return labels | ({"served_model": beat.model} if beat.model else {})

@@ -46,6 +46,7 @@ from shared.process.quiet_end import end_quietly
 from shared.process.service_help import check_arguments
 from shared.roles import FOLLOWED_ROLES
 from shared.telemetry import logging as telemetry_logging
+from shared.telemetry import metrics
 from shared.telemetry.build import VERSION
 from shared.telemetry.http import TelemetryServer
 
@@ -115,6 +116,8 @@ class Service(Generic[C]):
     def announce_model(self, name: str, *, tokenizer_digest: str = "", weights_digest: str = "") -> None:
         """Say from the next heartbeat on what is served here, by the name that clients ask for."""
         self._model, self._weights_digest, self._tokenizer_digest = name, weights_digest, tokenizer_digest
+        metrics.SERVED_MODEL.clear()
+        metrics.SERVED_MODEL.labels(model=name).set(1)
 
     async def ready(self, status: Status | None = None) -> None:
         """Everything is loaded and served: say so to the fleet, with `status` from now on."""

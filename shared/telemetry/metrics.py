@@ -167,6 +167,11 @@ CORPUS_TROUBLED = Gauge(
     ["corpus"],
 )
 
+SERVED_MODEL = Gauge(
+    "penstock_served_model",
+    "1 for the model that this process serves: joined by instance, workers of two models differ.",
+    ["model"],
+)
 ADAPTERS = Gauge("penstock_adapters", "Adapters over the model that requests may name here.")
 ADAPTERS_STALE = Gauge(
     "penstock_adapters_stale",
@@ -293,7 +298,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         TRACED_REQUESTS,
         WARM_HINTS,
     ),
-    "tokenizer": (QUEUE_DEPTH,),
+    "tokenizer": (QUEUE_DEPTH, SERVED_MODEL),
     "retriever": (
         CORPUS_PASSAGES,
         CORPUS_TROUBLED,
@@ -305,6 +310,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         RESPONSE_CACHE_EVICTIONS,
         RESPONSE_CACHE_LOOKUPS,
         RESPONSE_CACHE_STORES,
+        SERVED_MODEL,
     ),
     "prefill": (
         ENGINE_THREADS,
@@ -312,6 +318,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         KV_BLOCKS,
         MASK_WAITS,
         QUEUE_DEPTH,
+        SERVED_MODEL,
         *_ADAPTERS,
         *_PREFIXES,
         *_TRANSFERS,
@@ -331,12 +338,13 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         MASK_WAITS,
         PREEMPTIONS,
         QUEUE_DEPTH,
+        SERVED_MODEL,
         *_ADAPTERS,
         *_PREFIXES,
         *_TRANSFERS,
     ),
-    "speculator": (*_ADAPTERS, DRAFT_SESSIONS_REFUSED, ENGINE_THREADS, KV_BLOCKS),
-    "detokenizer": (QUEUE_DEPTH,),
+    "speculator": (*_ADAPTERS, DRAFT_SESSIONS_REFUSED, ENGINE_THREADS, KV_BLOCKS, SERVED_MODEL),
+    "detokenizer": (QUEUE_DEPTH, SERVED_MODEL),
 }
 """Role → what it shows beside COMMON: what it can count, and nothing that stays at zero for ever."""
 

@@ -232,13 +232,10 @@ async def test_metrics_tell_the_models_apart(stack: Stack) -> None:
         before = generated(stack, model), generated(stack, other)
         answer = await asked(stack, to(model, IDS))
         assert (generated(stack, model), generated(stack, other)) == (before[0] + len(answer.ids), before[1])
-    (gateway,) = stack.instances("gateway")
-    async with http_client(gateway.metrics) as client:
-        targets = (await call(client, "/sd")).body
-    labels = {each["labels"]["instance"]: each["labels"].get("served_model") for each in targets}
-    for model in (FIRST, SECOND):
-        assert labels[instance_of(stack, "decode", model).id] == model
-    assert labels[gateway.id] is None
+        for role in REQUIRED_ROLES:
+            shown = metrics_of(instance_of(stack, role, model))
+            assert f'penstock_served_model{{model="{model}"}} 1.0' in shown
+            assert f'model="{other}"' not in shown
 
 
 @pytest.mark.parametrize("role", REQUIRED_ROLES)

@@ -1,4 +1,4 @@
-"""Two models of one name in a fleet: no request meets both, whatever fails."""
+"""Several models in a fleet, also of one name: no request meets two, whatever fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
-from tests.integration.gateway_peers import Fleet, ask, fleet, gateway
+from shared.messages import Reserve
+from tests.integration.gateway_peers import Fleet, Running, ask, fleet, gateway
 from tests.support.client import generate
 from tests.support.wait import until
 
@@ -88,3 +89,95 @@ async def test_the_list_shows_the_checkpoint_that_a_request_of_the_name_gets_and
     assert (model.context_tokens, model.has_chat_template) == (4096, False)
     names = {instance.name for instance in model.instances}
     assert names == {"prefill-0", "decode-0", "decode-2", "tokenizer-0", "detokenizer-0"}
+
+
+ONE: dict[str, Any] = {"model": "one", "tokenizer_digest": "t"}
+TWO: dict[str, Any] = {"model": "two", "tokenizer_digest": "t"}
+
+
+async def add_two_models(peers: Fleet, running: Running) -> None:
+    """Workers number 0 have the one model, those number 1 the other."""
+    for number, served in enumerate((ONE, TWO)):
+        for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+            await peers.add(role, number, **served)
+            await running.knows(role, number + 1)
+
+
+def ask_of(model: str) -> pb.GenerateRequest:
+    message = ask("hello")
+    message.model = model
+    return message
+
+
+async def test_a_request_waits_for_a_worker_of_its_model_beside_one_that_has_all_of_its_own(
+    nats_url: str,
+) -> None:
+    async with fleet(nats_url, "retriever") as peers, gateway(nats_url) as running:
+        await add_two_models(peers, running)
+        peers["decode-1"].say(state="draining")
+        await running.knows("decode", 1)
+        waiting = asyncio.create_task(generate(running.stub, ask_of("two")))
+        other = asyncio.create_task(generate(running.stub, ask_of("one")))
+        envelope, message = await peers.placed()
+        assert (message.decode, message.detokenizer) == ("decode-0", "detokenizer-0")
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await other).outcome == "finished"
+        assert not waiting.done()
+        await peers.add("decode", 2, **TWO)
+        envelope, message = await peers.placed(prefill="prefill-1")
+        assert (message.decode, message.detokenizer) == ("decode-2", "detokenizer-1")
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await waiting).outcome == "finished"
+
+
+async def test_a_model_whose_worker_does_not_come_back_is_unavailable_and_an_unknown_one_not_found(
+    nats_url: str,
+) -> None:
+    async with fleet(nats_url, "retriever") as peers, gateway(nats_url, admit_wait_s=0.1) as running:
+        await add_two_models(peers, running)
+        peers["decode-1"].say(state="draining")
+        await running.knows("decode", 1)
+        away = await generate(running.stub, ask_of("two"))
+        assert away.status is grpc.StatusCode.UNAVAILABLE
+        assert "no decode instance of the model 'two' is ready" in away.details
+        unknown = await generate(running.stub, ask_of("three"))
+        assert unknown.status is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_request_without_a_model_takes_the_default_one_or_hears_which_there_are(
+    nats_url: str,
+) -> None:
+    async with fleet(nats_url, "retriever") as peers:
+        async with gateway(nats_url, default_model="two") as running:
+            await add_two_models(peers, running)
+            call = asyncio.create_task(generate(running.stub, ask("hello")))
+            envelope, message = await peers.placed(prefill="prefill-1")
+            assert message.decode == "decode-1"
+            await peers.text(envelope.request_id, 5, "a", finish="stop")
+            answer = await call
+            assert answer.prompt is not None
+            assert answer.prompt.model == "two"
+            models = (await running.stub.ListModels(pb.ListModelsRequest())).models
+            generating = [each for each in models if each.kind == pb.MODEL_KIND_GENERATION]
+            assert [(each.name, each.is_default) for each in generating] == [("two", True), ("one", False)]
+        async with gateway(nats_url) as running:
+            for role in ("tokenizer", "prefill", "decode", "detokenizer"):
+                await running.knows(role, 2)
+            answer = await generate(running.stub, ask("hello"))
+            assert answer.status is grpc.StatusCode.INVALID_ARGUMENT
+            assert "model is empty but several are served: send one of one, two" in answer.details
+
+
+async def test_a_speculator_drafts_for_the_models_that_it_names_alone(nats_url: str) -> None:
+    async with fleet(nats_url, "retriever") as peers, gateway(nats_url) as running:
+        await add_two_models(peers, running)
+        await peers.add("speculator", model="tiny", drafts_for=("two",))
+        await running.knows("speculator", 1)
+        for number, (model, drafted) in enumerate((("one", ""), ("two", "speculator-0"))):
+            call = asyncio.create_task(generate(running.stub, ask_of(model)))
+            envelope, _ = await peers.placed(prefill=f"prefill-{number}")
+            ((_, reserve),) = peers[f"decode-{number}"].of(Reserve)
+            assert isinstance(reserve, Reserve)
+            assert reserve.speculator == drafted
+            await peers.text(envelope.request_id, 5, "a", finish="stop")
+            assert (await call).outcome == "finished"

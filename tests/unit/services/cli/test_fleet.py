@@ -166,6 +166,7 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "-",
         "-",
         "-",
+        "m",
         "100.0",
         "!",
     ]
