@@ -1,0 +1,15 @@
+"""The plan of a load: what is asked, when, and how its clients behave; the same again for the same seed.
+
+prose          text that reads as text, of any length
+prompt_writer  a text of so many tokens, named by a key: equal keys are equal texts
+lengths        a number of tokens, or a range that it is drawn from
+conduct        clients that are not well-behaved, and their shares
+dialogue       turns of one conversation; a single request is one turn
+input_lines    lines of a file that may be anything
+synthetic      dialogues of one turn, of lengths that are drawn
+mooncake       the trace of Mooncake: lengths, times, and which blocks of prompts are equal
+azure          Azure's traces of inference: lengths and times
+conversations  files of conversations and of prompts
+mix            several of these by weight, and who misbehaves
+arrivals       when requests come that nobody waits for
+"""

@@ -1,0 +1,67 @@
+"""Clients that are not well-behaved: what they do, after how much, and which share of all they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Self
+
+
+class Conduct(StrEnum):
+    WELL = "well"
+    CANCEL = "cancel"
+    """The client cancels after so many tokens; 0 is as soon as the request is on its way."""
+    DISCONNECT = "disconnect"
+    """The connection is cut after so many tokens, without a word."""
+    STALL = "stall"
+    """The client stops to read after so many tokens, and leaves the connection open."""
+    OVERSIZED = "oversized"
+    """The prompt has so many tokens, which no server should take."""
+    HURRIED = "hurried"
+    """The deadline is so many milliseconds, too short for an answer."""
+
+
+AMOUNTS = {
+    Conduct.CANCEL: 8,
+    Conduct.DISCONNECT: 8,
+    Conduct.STALL: 8,
+    Conduct.OVERSIZED: 200_000,
+    Conduct.HURRIED: 50,
+}
+"""How much it is where nobody says."""
+MAX_AMOUNT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ConductShare:
+    conduct: Conduct
+    share: float
+    amount: int
+
+    @classmethod
+    def read(cls, conduct: Conduct, text: str) -> Self:
+        """Read "5%" or "5%@20". Raises ValueError, which says what is possible."""
+        wrong = ValueError(f"{text!r} is no share: write 5%, or SHARE@AMOUNT as 5%@{AMOUNTS[conduct]}")
+        share, at, amount = text.partition("@")
+        if not share.endswith("%") or (at and not (amount.isascii() and amount.isdigit())):
+            raise wrong
+        try:
+            percent = float(share[:-1])
+        except ValueError:
+            raise wrong from None
+        count = int(amount) if at else AMOUNTS[conduct]
+        if not 0 <= percent <= 100 or count > MAX_AMOUNT:
+            raise wrong
+        return cls(conduct, percent / 100, count)
+
+
+def drawn_conduct(shares: Sequence[ConductShare], random: Random) -> tuple[Conduct, int]:
+    """Return what one client does, and after how much."""
+    drawn = random.random()
+    for each in shares:
+        if drawn < each.share:
+            return each.conduct, each.amount
+        drawn -= each.share
+    return Conduct.WELL, 0

@@ -1,0 +1,59 @@
+"""Several sources by weight, each client with its conduct; a source that ends begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from services.cli.bench.plan.conduct import Conduct, ConductShare, drawn_conduct
+from services.cli.bench.plan.dialogue import Dialogue, DialogueSource, DialogueTurn
+from services.cli.bench.plan.prompt_writer import PromptWriter
+from shared.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueMix:
+    sources: Sequence[tuple[float, DialogueSource]]
+    """With their weights."""
+    writer: PromptWriter
+    shares: Sequence[ConductShare] = ()
+
+    def endless(self) -> Iterator[Dialogue]:
+        """Yield without an end and without times. Raises InvalidRequest for a source of nothing."""
+        weights = [weight for weight, _ in self.sources]
+        streams = [_again_and_again(source) for _, source in self.sources]
+        random = self.writer.random("mix")
+        number = 0
+        while True:
+            (stream,) = random.choices(streams, weights)
+            yield self._with_conduct(next(stream).at(None), number)
+            number += 1
+
+    def replayed(self) -> Iterator[Dialogue]:
+        """Yield the one trace with its times, once. Raises InvalidRequest where it is not one trace."""
+        if len(self.sources) != 1 or not self.sources[0][1].has_times:
+            raise InvalidRequest(
+                "a replay needs the times of one trace: pass one --source mooncake: or azure:"
+            )
+        for number, dialogue in enumerate(self.sources[0][1].dialogues()):
+            yield self._with_conduct(dialogue, number)
+
+    def _with_conduct(self, dialogue: Dialogue, number: int) -> Dialogue:
+        conduct, amount = drawn_conduct(self.shares, self.writer.random(f"conduct/{number}"))
+        turns = dialogue.turns
+        if conduct is Conduct.OVERSIZED:
+            long = replace(self.writer, length_scale=1.0).text(amount, f"oversized/{number}")
+            turns = (DialogueTurn(long, turns[0].max_tokens),)
+        return replace(dialogue, number=number, conduct=conduct, amount=amount, turns=turns)
+
+
+def _again_and_again(source: DialogueSource) -> Iterator[Dialogue]:
+    lap = 0
+    while True:
+        empty = True
+        for dialogue in source.dialogues():
+            empty = False
+            yield replace(dialogue, lap=lap)
+        if empty:
+            raise InvalidRequest("a source has no dialogue: its file has no line with a prompt; name another")
+        lap += 1
