@@ -28,7 +28,7 @@ COMMANDS = {
     "index": "build the retriever's index of a folder",
     "config": "show every setting with where it came from, or check them",
     "distill": "make a draft model for a target of your own",
-    "bench": "measure the engine on this machine",
+    "bench": "measure the engine on this machine, or a server under load",
     "completion": "make your shell complete these commands",
 }
 LAUNCHER_PROGRAMS = {"up": "services.launcher", "config": "services.launcher.config_report"}

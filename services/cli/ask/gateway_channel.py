@@ -39,11 +39,15 @@ def add_gateway_options(parser: argparse.ArgumentParser) -> None:
 
 def open_gateway(args: argparse.Namespace) -> OpenGateway:
     """Raises Unavailable without a stack, InvalidRequest for files that cannot be used."""
-    address = args.grpc or os.environ.get(ADDRESS_VARIABLE, "")
-    if not address:
-        address = stack_address(chosen_state_dir(args, GRPC_OPTION), "grpc", GRPC_OPTION)
+    address = gateway_address(args)
     metadata = call_metadata(args)
     return OpenGateway(address, open_channel(address, args), metadata)
+
+
+def gateway_address(args: argparse.Namespace) -> str:
+    """Return what the user says, else that of the stack that runs. Raises Unavailable without one."""
+    address = args.grpc or os.environ.get(ADDRESS_VARIABLE, "")
+    return address or stack_address(chosen_state_dir(args, GRPC_OPTION), "grpc", GRPC_OPTION)
 
 
 def _add_channel_options(parser: argparse.ArgumentParser) -> None:
@@ -59,16 +63,23 @@ def _add_channel_options(parser: argparse.ArgumentParser) -> None:
 
 def open_channel(address: str, args: argparse.Namespace) -> grpc.Channel:
     """Raises InvalidRequest for files that cannot be used."""
+    credentials = channel_credentials(args)
+    if credentials is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+
+
+def channel_credentials(args: argparse.Namespace) -> grpc.ChannelCredentials | None:
+    """Return those of TLS, None without it. Raises InvalidRequest for files that cannot be used."""
     if bool(args.tls_cert) != bool(args.tls_key):
         raise InvalidRequest("--tls-cert and --tls-key go together: pass both")
     if not args.tls_ca:
         if args.tls_cert:
             raise InvalidRequest("--tls-cert needs --tls-ca: a certificate is shown over TLS alone")
-        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return None
     files = (args.tls_ca, args.tls_key, args.tls_cert)
     authorities, key, certificate = (_file(file) if file else None for file in files)
-    credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
-    return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    return grpc.ssl_channel_credentials(authorities, key, certificate)
 
 
 def call_metadata(args: argparse.Namespace) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,12 @@
+"""Measure a server under load, Penstock or another, with one generator for all of them.
+
+stats/         percentiles and intervals
+plan/          what is asked, when, and how clients behave
+targets/       what is measured
+run/           a load while it runs
+report/        what is said of it
+serve_options  the options of `penstock bench serve`
+measured_load  one load as they ask for it
+worker         one process of several that make a load
+serve          the command
+"""

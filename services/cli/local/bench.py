@@ -8,7 +8,12 @@ from collections.abc import Sequence
 
 from services.cli.exit_codes import EXIT_USAGE
 
-SUBJECTS = {"engine": "prefill, decode and memory of the engine in process, without a bus"}
+SUBJECTS = {
+    "engine": "prefill, decode and memory of the engine in process, without a bus",
+    "serve": "a server under load: Penstock, or any with OpenAI's interfaces",
+}
+MODULES = {"engine": "services.cli.local.bench_engine", "serve": "services.cli.bench.serve"}
+"""The module of each; its `main` is called."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
             f"penstock bench: there is nothing to measure called {name!r}\n\n{bench_usage()}", file=sys.stderr
         )
         return EXIT_USAGE
-    subject = importlib.import_module(f"services.cli.local.bench_{name}")
+    subject = importlib.import_module(MODULES[name])
     code: int = subject.main(rest)
     return code
 

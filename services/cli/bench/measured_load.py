@@ -1,0 +1,128 @@
+"""One load as options ask for it: its plan, its target, and its run in this process or in several."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from services.cli.ask.gateway_channel import call_metadata, channel_credentials, gateway_address
+from services.cli.bench.plan.arrivals import gamma_arrivals
+from services.cli.bench.plan.azure import AzureSource
+from services.cli.bench.plan.conversations import ConversationSource
+from services.cli.bench.plan.dialogue import Dialogue, DialogueSource
+from services.cli.bench.plan.lengths import TokenLengths
+from services.cli.bench.plan.mix import DialogueMix
+from services.cli.bench.plan.mooncake import MooncakeSource
+from services.cli.bench.plan.prompt_writer import PromptWriter
+from services.cli.bench.plan.prose import Prose
+from services.cli.bench.plan.synthetic import SyntheticSource
+from services.cli.bench.run.call_record import CallRecord
+from services.cli.bench.run.client import ClientHabits
+from services.cli.bench.run.load import LoadLimits, LoadResult, LoadRun
+from services.cli.bench.run.load_parts import LoadPart, run_parts
+from services.cli.bench.serve_options import conduct_shares
+from services.cli.bench.targets.grpc_target import GrpcTarget
+from services.cli.bench.targets.openai_target import OpenAiTarget
+from services.cli.bench.targets.probe import TargetTraits
+from services.cli.bench.targets.target import BenchTarget, TargetSampling
+
+USUAL_OUTPUT = TokenLengths(64, 64)
+SYNTHETIC = (1.0, "synthetic", "")
+PARTS_START_S = 4.0
+"""Several processes begin together, so long after they are started: each has to import and to plan."""
+
+
+def open_target(args: argparse.Namespace, model: str) -> BenchTarget:
+    """Make it inside of a running loop. Raises InvalidRequest, Unavailable."""
+    sampling = TargetSampling(model, args.temperature, args.ignore_eos)
+    key = "".join(value.removeprefix("Bearer ") for _, value in call_metadata(args))
+    if args.url:
+        return OpenAiTarget(args.url, args.interface, sampling, key)
+    return GrpcTarget(
+        gateway_address(args),
+        sampling,
+        key=key,
+        plain=args.interface == "completions",
+        credentials=channel_credentials(args),
+        connections=args.connections,
+    )
+
+
+def load_mix(args: argparse.Namespace, prose: Prose, chars_per_token: float) -> DialogueMix:
+    writer = PromptWriter(prose, chars_per_token, args.length_scale, args.seed)
+    sources = [
+        (weight, _source(args, kind, file, writer)) for weight, kind, file in args.source or [SYNTHETIC]
+    ]
+    return DialogueMix(sources, writer, conduct_shares(args))
+
+
+async def run_load(
+    args: argparse.Namespace,
+    prose: Prose,
+    traits: TargetTraits,
+    rate: float,
+    start_s: float,
+    ended: Callable[[CallRecord], None],
+    part: tuple[int, int] = (0, 1),
+) -> LoadResult:
+    """Run one part of a load in this process. `rate` 0: not an open loop with a rate of its own.
+
+    Raises InvalidRequest, Unavailable.
+    """
+    mix = load_mix(args, prose, traits.chars_per_token)
+    target = open_target(args, traits.model)
+    habits = ClientHabits(args.deadline, args.stall_seconds, args.think, args.useful)
+    index, parts = part
+    try:
+        run = LoadRun(
+            target, habits, LoadLimits(args.duration, _share(args.requests, index, parts)), start_s, ended
+        )
+        if args.replay:
+            return await run.open(islice(mix.replayed(), index, None, parts))
+        if rate:
+            return await run.open(islice(_timed(mix, rate, args), index, None, parts))
+        clients = args.concurrency or 1
+        return await run.closed(islice(mix.endless(), index, None, parts), _share(clients, index, parts) or 0)
+    finally:
+        await target.close()
+
+
+async def run_in_parts(
+    args: argparse.Namespace,
+    argv: Sequence[str],
+    traits: TargetTraits,
+    rate: float,
+    ended: Callable[[CallRecord], None],
+) -> LoadResult:
+    """Run one load in several processes. Raises InternalError where one of them breaks."""
+    if not args.url:
+        argv = [*argv, "--grpc", gateway_address(args)]  # a stack is looked for, and asked for, once
+    start_s = time.monotonic() + PARTS_START_S
+    parts = [
+        LoadPart(argv, index, args.processes, start_s, traits.model, traits.chars_per_token, rate)
+        for index in range(args.processes)
+    ]
+    return await run_parts(parts, ended)
+
+
+def _timed(mix: DialogueMix, rate: float, args: argparse.Namespace) -> Iterator[Dialogue]:
+    arrivals = gamma_arrivals(rate, args.variation, mix.writer.random("arrivals"))
+    return (dialogue.at(at_s) for at_s, dialogue in zip(arrivals, mix.endless(), strict=False))
+
+
+def _share(total: int | None, index: int, parts: int) -> int | None:
+    """Return how many of a total are those of one part; None is any number."""
+    return None if total is None else total // parts + (index < total % parts)
+
+
+def _source(args: argparse.Namespace, kind: str, file: str, writer: PromptWriter) -> DialogueSource:
+    if kind == "mooncake":
+        return MooncakeSource(Path(file), writer, args.speed)
+    if kind == "azure":
+        return AzureSource(Path(file), writer, args.speed)
+    if kind == "prompts":
+        return ConversationSource(Path(file), writer, args.output_tokens)
+    return SyntheticSource(writer, args.input_tokens, args.output_tokens or USUAL_OUTPUT, args.shared_tokens)

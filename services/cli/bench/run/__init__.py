@@ -1,0 +1,10 @@
+"""A load while it runs.
+
+useful_answer    when an answer begins to be of use: a sentence, a JSON value, a pattern
+call_record      what became of one call, and how it is said to another process
+client           one dialogue: its calls in turn, as its client behaves
+loop_watch       whether we ourselves are the bottleneck
+load             an open and a closed loop over dialogues
+load_parts       one load by several processes
+rate_sweep       loads of rising rates, up to the knee
+"""

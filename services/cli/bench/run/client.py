@@ -1,0 +1,157 @@
+"""One client: the turns of its dialogue, each after the answer before, as its conduct has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from services.cli.bench.plan.conduct import Conduct
+from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn
+from services.cli.bench.run.call_record import CallRecord
+from services.cli.bench.run.useful_answer import UsefulMarker, UsefulWatch
+from services.cli.bench.targets.target import (
+    BenchTarget,
+    CallEnded,
+    CallOutcome,
+    StreamPiece,
+    TargetCall,
+)
+
+GIVE_UP_S = 0.02
+"""A client that leaves after no token at all leaves when its request has been on its way so long."""
+HURRIED_SLACK_S = 10.0
+"""A server may be so much later than a deadline that it was told."""
+LEAVING = (Conduct.CANCEL, Conduct.DISCONNECT, Conduct.STALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHabits:
+    """`deadline_s`: no call is waited for longer. `stall_s`: so long a client that has stopped to read keeps
+    its connection. `think_s`: between an answer and the next turn."""
+
+    deadline_s: float
+    stall_s: float
+    think_s: float
+    useful: UsefulMarker
+
+
+class BenchClient:
+    """`now_s`: the time since the load began. `ended` is told each call."""
+
+    def __init__(
+        self,
+        target: BenchTarget,
+        habits: ClientHabits,
+        now_s: Callable[[], float],
+        ended: Callable[[CallRecord], None],
+    ) -> None:
+        self._target = target
+        self._habits = habits
+        self._now_s = now_s
+        self._ended = ended
+
+    async def run(self, dialogue: Dialogue) -> None:
+        """Ask turn by turn, until one of them does not finish."""
+        messages = (("system", dialogue.system),) if dialogue.system else ()
+        intended_s = self._now_s() if dialogue.at_s is None else dialogue.at_s
+        for number, turn in enumerate(dialogue.turns):
+            messages = (*messages, ("user", turn.text))
+            record = self._record(dialogue, number, turn, intended_s, sum(len(text) for _, text in messages))
+            answer = await self._ask(dialogue, turn, messages, record)
+            self._ended(record)
+            if not record.finished:
+                return
+            messages = (*messages, ("assistant", answer))
+            if number + 1 < len(dialogue.turns):
+                intended_s = self._now_s() + self._habits.think_s
+                await asyncio.sleep(self._habits.think_s)
+
+    def _record(
+        self, dialogue: Dialogue, number: int, turn: DialogueTurn, intended_s: float, chars: int
+    ) -> CallRecord:
+        return CallRecord(
+            number=dialogue.number,
+            turn=number,
+            source=dialogue.source,
+            lap=dialogue.lap,
+            conduct=dialogue.conduct,
+            intended_s=intended_s,
+            sent_s=self._now_s(),
+            max_tokens=turn.max_tokens,
+            chars=chars,
+        )
+
+    async def _ask(
+        self,
+        dialogue: Dialogue,
+        turn: DialogueTurn,
+        messages: tuple[tuple[str, str], ...],
+        record: CallRecord,
+    ) -> str:
+        """Return the answer; what became of the call is in the record."""
+        hurried = dialogue.conduct is Conduct.HURRIED
+        call = TargetCall(
+            messages,
+            turn.max_tokens,
+            deadline_ms=max(1, dialogue.amount) if hurried else 0,
+            alone=dialogue.conduct in (Conduct.DISCONNECT, Conduct.STALL),
+        )
+        deadline_s = self._habits.deadline_s
+        if hurried:
+            deadline_s = min(deadline_s, call.deadline_ms / 1e3 + HURRIED_SLACK_S)
+        texts: list[str] = []
+        try:
+            async with (
+                asyncio.timeout(deadline_s),
+                aclosing(self._target.pieces(call, record.facts)) as pieces,
+            ):
+                await self._read(pieces, dialogue, record, texts)
+        except CallEnded as end:
+            record.outcome, record.kind, record.told = end.outcome, end.kind, end.told
+        except TimeoutError:
+            record.outcome = CallOutcome.EXPIRED if not hurried else CallOutcome.FAILED
+            record.kind, record.told = "no end in time", f"the client waited {deadline_s:g} s"
+        record.ended_s = self._now_s()
+        return "".join(texts)
+
+    async def _read(
+        self,
+        pieces: AsyncGenerator[StreamPiece],
+        dialogue: Dialogue,
+        record: CallRecord,
+        texts: list[str],
+    ) -> None:
+        watch = UsefulWatch(self._habits.useful)
+        leaves = dialogue.conduct in LEAVING
+        if leaves and dialogue.amount == 0:
+            return await self._leave(pieces, dialogue, record)
+        async for piece in pieces:
+            now_s = self._now_s()
+            record.pieces_s.append(now_s)
+            record.piece_tokens += piece.tokens
+            texts.append(piece.text)
+            if watch.add(piece.text):
+                record.useful_s = now_s
+            if leaves and max(record.piece_tokens, len(record.pieces_s)) >= dialogue.amount:
+                return await self._leave(pieces, dialogue, record)
+        record.outcome = CallOutcome.FINISHED
+        if watch.end():
+            record.useful_s = self._now_s()
+        return None
+
+    async def _leave(
+        self, pieces: AsyncGenerator[StreamPiece], dialogue: Dialogue, record: CallRecord
+    ) -> None:
+        """Give up as the conduct has it; the generator is closed by who made it."""
+        if not record.pieces_s:  # the request is not on its way yet
+            first = asyncio.ensure_future(anext(pieces, None))
+            await asyncio.wait([first], timeout=GIVE_UP_S)
+            first.cancel()
+            await asyncio.wait([first])
+            if not first.cancelled() and (error := first.exception()) is not None:
+                raise error
+        if dialogue.conduct is Conduct.STALL:
+            await asyncio.sleep(self._habits.stall_s)
+        record.outcome, record.kind = CallOutcome.GAVE_UP, dialogue.conduct.value

@@ -1,0 +1,53 @@
+"""Loads of rising rates, until goodput stops to grow: the knee."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+LEAST_GROWTH = 1.03
+"""Goodput that grows by less has not grown."""
+BEYOND_KNEE = 2
+"""The rates without growth in a row that end a sweep: one alone may be chance."""
+
+Step = TypeVar("Step")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    first_rate: float
+    last_rate: float
+    factor: float
+
+    def rates(self) -> list[float]:
+        found, rate = [], self.first_rate
+        while rate <= self.last_rate * (1 + 1e-9):
+            found.append(rate)
+            rate *= self.factor
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult(Generic[Step]):
+    """`knee`: the index of the step behind which goodput grew no more. `reached`: there were steps behind."""
+
+    steps: list[tuple[float, Step]]
+    knee: int
+    reached: bool
+
+
+async def sweep_rates(
+    plan: SweepPlan, run: Callable[[float], Awaitable[Step]], goodput: Callable[[Step], float]
+) -> SweepResult[Step]:
+    """Run rate after rate, each when the one before has drained."""
+    steps: list[tuple[float, Step]] = []
+    best, knee = 0.0, 0
+    for index, rate in enumerate(plan.rates()):
+        step = await run(rate)
+        steps.append((rate, step))
+        if goodput(step) > best * LEAST_GROWTH:
+            best, knee = goodput(step), index
+        elif index - knee >= BEYOND_KNEE:
+            break
+    return SweepResult(steps, knee, reached=len(steps) - 1 > knee)

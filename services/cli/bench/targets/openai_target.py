@@ -1,0 +1,119 @@
+"""Calls over HTTP to anything that speaks one of OpenAI's interfaces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from services.cli.bench.targets.event_stream import DONE, EventStream
+from services.cli.bench.targets.openai_words import PATHS, call_body, ended_by_error, read_chunk
+from services.cli.bench.targets.target import (
+    CallEnded,
+    CallFacts,
+    CallOutcome,
+    StreamPiece,
+    TargetCall,
+    TargetSampling,
+)
+
+CONNECT_TIMEOUT_S = 30.0
+READ_BYTES = 1 << 16
+"""So many bytes of an answer wait for a client that does not read; more stay with the server."""
+MAX_ERROR_BYTES = 1 << 16
+"""The most that is read of an error's page."""
+OUR_HEADERS = {"x-penstock-timeline": "true"}
+"""Other servers take no notice of it."""
+
+
+class OpenAiTarget:
+    """`url` is that of the server, with or without /v1. Make it inside of a running loop."""
+
+    def __init__(self, url: str, interface: str, sampling: TargetSampling, key: str = "") -> None:
+        self._base = url.rstrip("/").removesuffix("/v1") + "/v1/"
+        self._interface = interface
+        self._sampling = sampling
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            headers=OUR_HEADERS | ({"authorization": f"Bearer {key}"} if key else {}),
+            read_bufsize=READ_BYTES,
+        )
+
+    async def pieces(self, call: TargetCall, facts: CallFacts) -> AsyncGenerator[StreamPiece]:
+        done = False
+        async with self._answer(call) as response:
+            if response.status != 200:
+                raise ended_by_error(response.status, await _error_of(response))
+            async for data in _events(
+                response
+            ):  # also behind the mark of its end: the connection is free then
+                done = done or data == DONE or b'"response.completed"' in data
+                piece = None if data == DONE else read_chunk(data, facts)
+                if piece is not None:
+                    yield piece
+        if not done:
+            raise CallEnded(CallOutcome.FAILED, "cut stream", "the stream ended before its end was said")
+
+    @asynccontextmanager
+    async def _answer(self, call: TargetCall) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send the call; leaving before the answer's end closes its connection. Raises CallEnded."""
+        body = json.dumps(call_body(self._interface, call, self._sampling)).encode()
+        headers = {"content-type": "application/json"}
+        if call.deadline_ms:
+            headers["x-penstock-deadline-ms"] = str(call.deadline_ms)
+        path = self._base + PATHS[self._interface]
+        try:
+            async with self._session.post(path, data=body, headers=headers) as response:
+                try:
+                    yield response
+                finally:
+                    connection = response.connection
+                    if call.alone and connection is not None and connection.transport is not None:
+                        connection.transport.abort()
+        except aiohttp.ClientError as error:
+            raise _broken(error) from error
+
+    async def find_model(self) -> str:
+        if self._sampling.model:
+            return self._sampling.model
+        try:
+            async with self._session.get(self._base + "models") as response:
+                if response.status != 200:
+                    raise ended_by_error(response.status, await _error_of(response))
+                listed = json.loads(await response.content.read(MAX_ERROR_BYTES))
+        except aiohttp.ClientError as error:
+            raise _broken(error) from error
+        except (ValueError, RecursionError) as error:
+            raise CallEnded(CallOutcome.FAILED, "no list of models", "name one with --model") from error
+        models = listed.get("data") if isinstance(listed, dict) else None
+        if not isinstance(models, list) or not models or not isinstance(models[0], dict):
+            raise CallEnded(CallOutcome.FAILED, "no models", "the server lists none; name one with --model")
+        return str(models[0].get("id", ""))
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    stream = EventStream()
+    async for data in response.content.iter_any():
+        for event in stream.feed(data):
+            yield event
+
+
+async def _error_of(response: aiohttp.ClientResponse) -> Any:
+    """Return the error object of a page, else its text."""
+    text = (await response.content.read(MAX_ERROR_BYTES)).decode(errors="replace")
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return body.get("error", body) if isinstance(body, dict) else text
+
+
+def _broken(error: aiohttp.ClientError) -> CallEnded:
+    return CallEnded(CallOutcome.FAILED, f"connection: {type(error).__name__}", str(error))

@@ -1,0 +1,125 @@
+"""The words of OpenAI's three interfaces: the body of a call, and what a chunk of its stream says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from services.cli.bench.targets.target import (
+    CallEnded,
+    CallFacts,
+    CallOutcome,
+    StreamPiece,
+    TargetCall,
+    TargetSampling,
+)
+
+PATHS = {"chat": "chat/completions", "completions": "completions", "responses": "responses"}
+"""Interface → its path behind /v1."""
+OUTCOMES_BY_CODE = {
+    "overloaded": CallOutcome.SHED,
+    "rate_limit_exceeded": CallOutcome.SHED,
+    "expired": CallOutcome.EXPIRED,
+    "unavailable": CallOutcome.FAILED,
+}
+OUTCOMES_BY_STATUS = {
+    408: CallOutcome.EXPIRED,
+    429: CallOutcome.SHED,
+    503: CallOutcome.SHED,
+    504: CallOutcome.EXPIRED,
+}
+TEXT_FIELDS = ("content", "reasoning_content", "reasoning")
+
+
+def call_body(interface: str, call: TargetCall, sampling: TargetSampling) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": sampling.model, "stream": True, "temperature": sampling.temperature}
+    if sampling.ignore_eos:
+        body["ignore_eos"] = True
+    if interface == "completions":
+        return body | {
+            "prompt": call.plain_text,
+            "max_tokens": call.max_tokens,
+            "stream_options": {"include_usage": True},
+        }
+    messages = [{"role": role, "content": text} for role, text in call.messages]
+    if interface == "responses":
+        return body | {"input": messages, "max_output_tokens": call.max_tokens}
+    return body | {
+        "messages": messages,
+        "max_tokens": call.max_tokens,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def read_chunk(data: bytes, facts: CallFacts) -> StreamPiece | None:
+    """Return the text of a chunk, if it has any, and note what it says of the call. Raises CallEnded."""
+    try:
+        chunk = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CallEnded(CallOutcome.FAILED, "no JSON in the stream", str(error)) from error
+    if not isinstance(chunk, dict):
+        raise CallEnded(CallOutcome.FAILED, "no object in the stream", str(chunk))
+    failed = chunk.get("error") or _dict(chunk.get("response")).get("error")
+    if failed:
+        raise ended_by_error(0, failed)
+    _note(chunk, facts)
+    if chunk.get("type") == "response.output_text.delta":
+        return StreamPiece(str(chunk.get("delta", "")))
+    text = "".join(_choice_text(choice) for choice in chunk.get("choices") or ())
+    return StreamPiece(text) if text else None
+
+
+def ended_by_error(status: int, error: Any) -> CallEnded:
+    """Return how a call ended of which the server says `error`; 0: its stream had begun."""
+    told = _dict(error)
+    code = str(told.get("code") or told.get("type") or "error")
+    sentence = str(told.get("message") or error)
+    kind = f"http {status} {code}" if status else f"in the stream: {code}"
+    otherwise = CallOutcome.REFUSED if 400 <= status < 500 else CallOutcome.FAILED
+    outcome = OUTCOMES_BY_CODE.get(code) or OUTCOMES_BY_STATUS.get(status, otherwise)
+    return CallEnded(outcome, kind, sentence)
+
+
+def _choice_text(choice: Any) -> str:
+    delta = _dict(_dict(choice).get("delta"))
+    said = [_dict(choice).get("text"), *(delta.get(name) for name in TEXT_FIELDS)]
+    calls = delta.get("tool_calls") or ()
+    said += [_dict(_dict(each).get("function")).get("arguments") for each in calls]
+    return next((text for text in said if isinstance(text, str) and text), "")
+
+
+def _note(chunk: dict[str, Any], facts: CallFacts) -> None:
+    whole = _dict(chunk.get("response")) or chunk
+    facts.model = str(whole.get("model") or facts.model)
+    facts.request_id = str(whole.get("id") or facts.request_id)
+    usage = _dict(whole.get("usage"))
+    for field, names in (
+        ("prompt_tokens", ("prompt_tokens", "input_tokens")),
+        ("completion_tokens", ("completion_tokens", "output_tokens")),
+    ):
+        for name in names:
+            if isinstance(usage.get(name), int):
+                setattr(facts, field, usage[name])
+    details = _dict(usage.get("prompt_tokens_details")) or _dict(usage.get("input_tokens_details"))
+    if isinstance(details.get("cached_tokens"), int):
+        facts.cached_tokens = details["cached_tokens"]
+    guessed = _dict(usage.get("completion_tokens_details")).get("accepted_prediction_tokens")
+    if isinstance(guessed, int):
+        facts.drafted_tokens = guessed
+    for request in _dict(whole.get("penstock")).get("requests") or ():
+        _note_ours(_dict(request), facts)
+
+
+def _note_ours(request: dict[str, Any], facts: CallFacts) -> None:
+    """Note what Penstock alone says."""
+    usage = _dict(request.get("usage"))
+    facts.drafted_tokens = int(usage.get("accepted_draft_tokens", -1))
+    facts.replacements = int(usage.get("replacements", 0))
+    facts.earlier_answer = "cached" in request
+    for phase in _dict(request.get("timeline")).get("phases") or ():
+        name, spent = str(phase["name"]), float(phase["duration_us"]) / 1e3
+        facts.phases_ms[name] = facts.phases_ms.get(name, 0.0) + spent
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
