@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from services.cli.bench.measured_load import open_target, run_in_parts, run_load
+from services.cli.bench.measured_load import SYNTHETIC, open_target, run_in_parts, run_load
 from services.cli.bench.plan.prose import Prose
 from services.cli.bench.report.load_page import load_page, sweep_page
 from services.cli.bench.report.load_progress import LoadProgress
@@ -130,16 +130,15 @@ def _context(args: argparse.Namespace, measured: Measured) -> list[str]:
     where = f"{args.url} ({args.interface})" if args.url else f"gRPC ({args.interface})"
     lines = [
         f"{traits.model} at {where}; {traits.chars_per_token:.2f} characters a token, {counted}",
-        f"load: {_load_words(args)}; seed {args.seed}; {args.processes} processes",
+        f"load: {_load_words(args)}; seed {args.seed}; processes: {args.processes}",
         f"client on {measured.machine.words()}",
     ]
     return [*lines, *(f"warning: {sentence}" for sentence in measured.machine.warnings())]
 
 
 def _load_words(args: argparse.Namespace) -> str:
-    sources = " and ".join(
-        f"{weight:g}*{kind}" for weight, kind, _ in args.source or [(1.0, "synthetic", "")]
-    )
+    given = args.source or [SYNTHETIC]
+    sources = " and ".join(f"{weight:g}*{kind}" if len(given) > 1 else kind for weight, kind, _ in given)
     if args.replay:
         return f"replay of {sources}, {args.speed:g} times as fast, lengths times {args.length_scale:g}"
     if args.sweep:

@@ -134,7 +134,7 @@ def _rates(
     """Return shares and rates by name; those of a user are medians over finished calls."""
     finished = [record for record in well if record.finished]
     good = sum(is_good(record, levels) for record in well)
-    speed = figures_of(record.tpot_s for record in finished).quantiles["p50"].value
+    speeds = (record.output_tokens / record.total_s for record in finished if record.total_s > 0)
     return {
         "requests_per_s": sum(record.finished for record in counted) / seconds,
         "goodput": good / seconds,
@@ -143,7 +143,7 @@ def _rates(
         "sheds": sum(r.outcome is CallOutcome.SHED for r in counted) / max(1, len(counted)),
         "output_tokens_per_s": sum(record.output_tokens for record in counted) / seconds,
         "prompt_tokens_per_s": sum(max(0, r.facts.prompt_tokens) for r in counted) / seconds,
-        "tokens_per_s_of_a_user": 1e3 / speed if speed > 0 else float("nan"),
+        "tokens_per_s_of_a_user": figures_of(speeds).quantiles["p50"].value / 1e3,
     }
 
 

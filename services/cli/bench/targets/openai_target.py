@@ -44,18 +44,17 @@ class OpenAiTarget:
         )
 
     async def pieces(self, call: TargetCall, facts: CallFacts) -> AsyncGenerator[StreamPiece]:
-        done = False
         async with self._answer(call) as response:
             if response.status != 200:
                 raise ended_by_error(response.status, await _error_of(response))
             async for data in _events(
                 response
             ):  # also behind the mark of its end: the connection is free then
-                done = done or data == DONE or b'"response.completed"' in data
-                piece = None if data == DONE else read_chunk(data, facts)
-                if piece is not None:
+                if data == DONE:
+                    facts.ended = True
+                elif (piece := read_chunk(data, facts)) is not None:
                     yield piece
-        if not done:
+        if not facts.ended:
             raise CallEnded(CallOutcome.FAILED, "cut stream", "the stream ended before its end was said")
 
     @asynccontextmanager

@@ -19,7 +19,7 @@ PATHS = {"chat": "chat/completions", "completions": "completions", "responses": 
 OUTCOMES_BY_CODE = {
     "overloaded": CallOutcome.SHED,
     "rate_limit_exceeded": CallOutcome.SHED,
-    "expired": CallOutcome.EXPIRED,
+    "deadline_expired": CallOutcome.EXPIRED,
     "unavailable": CallOutcome.FAILED,
 }
 OUTCOMES_BY_STATUS = {
@@ -28,6 +28,8 @@ OUTCOMES_BY_STATUS = {
     503: CallOutcome.SHED,
     504: CallOutcome.EXPIRED,
 }
+LAST_TYPES = ("response.completed", "response.incomplete")
+"""The last events of a response; the other interfaces end with a mark."""
 TEXT_FIELDS = ("content", "reasoning_content", "reasoning")
 
 
@@ -63,6 +65,7 @@ def read_chunk(data: bytes, facts: CallFacts) -> StreamPiece | None:
     if failed:
         raise ended_by_error(0, failed)
     _note(chunk, facts)
+    facts.ended = facts.ended or chunk.get("type") in LAST_TYPES
     if chunk.get("type") == "response.output_text.delta":
         return StreamPiece(str(chunk.get("delta", "")))
     text = "".join(_choice_text(choice) for choice in chunk.get("choices") or ())

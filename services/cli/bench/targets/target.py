@@ -79,6 +79,8 @@ class CallFacts:
     replacements: int = 0
     earlier_answer: bool = False
     phases_ms: dict[str, float] = field(default_factory=dict)
+    ended: bool = False
+    """The server has said that the answer is whole."""
 
 
 class BenchTarget(Protocol):
