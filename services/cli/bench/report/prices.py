@@ -45,7 +45,10 @@ class Prices:
         """Raises InvalidRequest, which names the field."""
         try:
             with path.open("rb") as file:
-                read = tomllib.loads(file.read(MAX_PRICES_BYTES).decode())
+                data = file.read(MAX_PRICES_BYTES + 1)
+            if len(data) > MAX_PRICES_BYTES:
+                raise InvalidRequest(f"the prices {path} are larger than {MAX_PRICES_BYTES} bytes")
+            read = tomllib.loads(data.decode())
         except OSError as error:
             raise InvalidRequest(f"the prices {path} cannot be read ({error.strerror})") from error
         except (ValueError, RecursionError) as error:
