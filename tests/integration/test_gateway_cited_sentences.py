@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from shared.degradation import DegradationLevel
 from shared.errors import TooLarge
 from shared.messages import (
     MAX_CITED_ANSWER_CHARS,
@@ -146,6 +148,31 @@ async def test_of_a_long_answer_the_beginning_is_cited(nats_url: str, beyond: in
         (message,) = asked(peers)
     assert message.answer == text[:MAX_CITED_ANSWER_CHARS]
     assert [(cited.start, cited.end) for cited in citations(answer)] == [(0, MAX_CITED_ANSWER_CHARS)]
+
+
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        (DegradationLevel.NO_DRAFTS, TOLD),
+        (DegradationLevel.RERANK, []),
+        (DegradationLevel.NEW_REQUESTS, []),
+    ],
+)
+async def test_nobody_is_asked_where_the_fleet_goes_without_reranking(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, level: DegradationLevel, told: list[pb.Citation]
+) -> None:
+    """The pressure comes while the answer is made: its passages were found before."""
+    monkeypatch.setattr("services.gateway.admission.degradation.FALL_AFTER_S", math.inf)
+    async with serving(nats_url, cite_wait_ms=PATIENCE_MS) as (peers, running):
+        peers["retriever-0"].answers = citing(AnswerCited(CITED))
+        call = asyncio.create_task(generate(running.stub, question()))
+        await peers.placed()
+        running.text_calls.context.degradation.level = level
+        await say(peers, TEXT)
+        answer = await call
+        assert len(asked(peers)) == bool(told)
+    assert answer.text == TEXT
+    assert citations(answer) == told
 
 
 async def test_an_answer_that_is_kept_keeps_its_citations(nats_url: str) -> None:
