@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -20,9 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # gRPC would wake its threads in a child between fork and exec, where they end it: its files are closed there.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-# Each module is compiled once, not by every process that tests start: a tenth of a stack's start.
+# Each module is compiled once, not by every process that tests start: a fifth of what these compute.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 # Tests serve the small models that are shipped, whatever is installed.
 os.environ.setdefault("PENSTOCK_DEFAULT_MODEL", "none")

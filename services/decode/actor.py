@@ -77,6 +77,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         engine = self._driver.engine
         self._book = DecodeBook(
             max_jobs=engine.config.max_sequences,
+            max_guests=engine.config.guest_sequences,
             kv_blocks=engine.config.kv_blocks,
             is_alive=gateway_alive(self._service.fleet),
             groups=engine.layout.groups.counts,
@@ -106,7 +107,11 @@ class DecodeActor(WorkerActor[DecodeJob]):
     def decode_report(self) -> DecodeReport:
         pace = self._pace
         return DecodeReport(
-            pace.plain_step_us, pace.prompt_tokens_per_s, pace.transfer_us, self._default_sampling
+            pace.plain_step_us,
+            pace.prompt_tokens_per_s,
+            pace.transfer_us,
+            self._default_sampling,
+            guests=self._driver.engine.config.guest_sequences,
         )
 
     def held(self) -> Iterable[Held]:
@@ -221,6 +226,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._pace.observe_step(result)
         metrics.PREEMPTIONS.inc(len(result.preempted_keys))
         metrics.MASK_WAITS.inc(result.mask_waits)
+        metrics.RESTS.inc(result.num_resting)
         if not self._book.in_phase(JobPhase.DECODING):
             self._pace.forget_steps()
 

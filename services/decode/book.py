@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from services.decode.job import DecodeJob
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.deadline import SYSTEM_CLOCK, Clock
@@ -17,6 +19,9 @@ RETRY_AFTER_MS = 100
 class DecodeBook(JobBook[DecodeJob]):
     """A job is let in only if all jobs, with what each comes to next, fit into the pool.
 
+    Where all `max_jobs` places are taken there are `max_guests` more, for tenants that have less here than
+    another: who sends a request now and then does not wait for the end of one of those who send many.
+
     Where more of them go on than were expected to, the engine has some give way for a while; until the others
     have shrunk by ending, nobody new is let in.
     """
@@ -27,6 +32,7 @@ class DecodeBook(JobBook[DecodeJob]):
         self,
         *,
         max_jobs: int,
+        max_guests: int = 0,
         kv_blocks: int,
         is_alive: IsAlive,
         groups: KvGroups = ONE_GROUP,
@@ -37,6 +43,7 @@ class DecodeBook(JobBook[DecodeJob]):
         super().__init__("decode", is_alive)
         self._clock = clock
         self._max_jobs = max_jobs
+        self._max_guests = max_guests
         self._kv_blocks = kv_blocks
         self._groups = groups
         self._chunk_tokens = chunk_tokens
@@ -44,7 +51,7 @@ class DecodeBook(JobBook[DecodeJob]):
 
     def add(self, job: DecodeJob) -> None:
         """Raises Overloaded, changing nothing."""
-        if len(self.jobs) >= self._max_jobs:
+        if len(self.jobs) >= self._max_jobs and not self._is_guest(job):
             raise Overloaded(
                 f"all {self._max_jobs} sequences are taken; try another worker or later",
                 hop="decode",
@@ -95,6 +102,19 @@ class DecodeBook(JobBook[DecodeJob]):
     def free_blocks(self) -> int:
         """Blocks that are not counted for any job."""
         return max(0, self._kv_blocks - self._counted_blocks)
+
+    def _is_guest(self, job: DecodeJob) -> bool:
+        """Whether there is a place beyond the ordinary ones, and another tenant has more, by its weight, than
+        this job's tenant would have with it."""
+        if len(self.jobs) >= self._max_jobs + self._max_guests:
+            return False
+        had: Counter[str] = Counter()
+        weights: dict[str, int] = {}
+        for other in self.jobs.values():
+            had[other.share.tenant] += 1
+            weights[other.share.tenant] = other.share.weight
+        own = (had.pop(job.share.tenant, 0) + 1) / job.share.weight
+        return any(own <= count / weights[tenant] for tenant, count in had.items())
 
     def _needed_blocks(self, job: DecodeJob) -> int:
         return job.needed_blocks(self._groups, self._chunk_tokens)

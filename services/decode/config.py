@@ -13,8 +13,15 @@ from shared.worker.config import EngineServiceConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig(EngineServiceConfig):
-    """`max_sequences` counts running sequences and reservations."""
+    """`max_sequences` counts running sequences and reservations, but for those of guests."""
 
+    guest_sequences: int = field_of(
+        -1,
+        help="sequences beyond max_sequences of tenants with less than others, for which rows take turns; "
+        "-1 = half as many again",
+        minimum=-1,
+        maximum=1 << 16,
+    )
     kv_transport: str = field_of(
         AUTO,
         help="how KV comes in; auto = shared memory where prefill is on this host, else nats",
@@ -56,6 +63,7 @@ class DecodeConfig(EngineServiceConfig):
         config = EngineServiceConfig.engine_config(self, model_dir)
         return replace(
             config,
+            guest_sequences=config.max_sequences // 2 if self.guest_sequences < 0 else self.guest_sequences,
             max_step_ratio=self.max_step_ratio,
             ngram_tokens=self.ngram_tokens,
             ngram_batch_tokens=self.draft_batch_tokens,

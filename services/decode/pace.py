@@ -17,7 +17,8 @@ class DecodePace:
         if not result.batch_tokens:  # all waited for masks
             return
         if result.num_decode:
-            self._step_time.observe(result.step_us)
+            in_turn = 1 + result.num_resting / result.num_decode
+            self._step_time.observe(round(in_turn * result.step_us))
         if result.num_prefill_tokens == 0:
             self._plain_step_time.observe(result.step_us)
         if result.num_decode == 0:
@@ -34,7 +35,8 @@ class DecodePace:
 
     @property
     def step_s(self) -> float:
-        """The time from token to token of a stream, whatever else is in its steps; 0 where none runs."""
+        """The time from token to token of a stream, whatever else is in its steps and however often it rests;
+        0 where none runs."""
         return self._step_time.seconds
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from services.gateway.admission.admission_queue import AdmissionQueue
 from services.gateway.admission.degradation import Degradation
@@ -68,10 +69,11 @@ class SessionContext:
         def loaded(role: str) -> list[LoadedView]:
             return [sent_load.with_sent(view) for view in fleet.instances(role)]
 
-        def slots(model: ModelIdentity, blocks: int) -> int | None:
+        def slots(model: ModelIdentity, blocks: int, *, with_guests: bool = False) -> int | None:
             views = serving(fleet.instances("decode"), "decode", model)
             trusted = leave_out(views, breakers.shunned(views, ""))
-            return free_slots([sent_load.with_sent(view) for view in trusted], model, blocks)
+            expected = [sent_load.with_sent(view) for view in trusted]
+            return free_slots(expected, model, blocks, with_guests=with_guests)
 
         def contending(ahead: ModelIdentity, behind: ModelIdentity) -> bool:
             return contends(ahead, behind, fleet.instances("decode"))
@@ -81,7 +83,13 @@ class SessionContext:
                 view.heartbeat.capacity for view in serving(fleet.instances("decode"), "decode", model)
             )
 
-        queue = AdmissionQueue(slots, contending, tasks.start, capacity=capacity)
+        queue = AdmissionQueue(
+            slots,
+            contending,
+            tasks.start,
+            guest_room=partial(slots, with_guests=True),
+            capacity=capacity,
+        )
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
         suspects = PoisonRequests()

@@ -116,6 +116,7 @@ class Engine(Intake):
             self.cost,
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
+            guest_sequences=config.guest_sequences,
             max_step_us=1000 * config.max_step_ms,
             max_step_ratio=config.max_step_ratio,
             ngram_tokens=config.ngram_tokens,

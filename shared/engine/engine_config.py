@@ -30,6 +30,7 @@ _AT_LEAST_ZERO = (
     "weight_cache_mb",
     "max_adapters",
     "ngram_batch_tokens",
+    "guest_sequences",
 )
 
 MAX_DRAFT_TOKENS = 64
@@ -59,6 +60,8 @@ class EngineConfig:
     ngram_tokens: most tokens that a step drafts for a sequence from its own text, where nobody else has and
     as far as that pays; 0: none, -1: 8 where a row's logits do not depend on the rows beside it, else none.
     ngram_batch_tokens: for all sequences.
+    guest_sequences: how many may be held beyond max_sequences; no step decodes more than max_sequences, and
+    the others rest meanwhile.
     """
 
     model_dir: str
@@ -89,6 +92,7 @@ class EngineConfig:
     max_adapter_rank: int = 64
     ngram_tokens: int = 0
     ngram_batch_tokens: int = 32
+    guest_sequences: int = 0
 
     def validate(self) -> None:
         """Raise InvalidRequest for values out of range and for combinations that cannot be."""
@@ -118,6 +122,11 @@ class EngineConfig:
                 self.max_batch_tokens < self.max_sequences,
                 f"max_batch_tokens {self.max_batch_tokens} is below max_sequences {self.max_sequences}; "
                 "every running sequence needs a row in every step",
+            ),
+            (
+                self.guest_sequences > self.max_sequences,
+                f"guest_sequences {self.guest_sequences} is above max_sequences {self.max_sequences}; "
+                "at most half of the sequences can rest in a step",
             ),
             (
                 self.quantization == "fp8" and self.device != "cuda",

@@ -68,6 +68,7 @@ class EngineCore:
             step_us=step_us,
             model_us=model_ns // 1000,
             mask_waits=len(self._sampler.postponed - waiting),
+            num_resting=scheduled.num_resting,
         )
 
     def _announce(self, reused: Sequence[Reuse]) -> None:

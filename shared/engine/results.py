@@ -82,7 +82,7 @@ class PromptScores:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """One iteration. `step_us` is all of it, `model_us` the forward pass alone; `mask_waits` draws were put
-    off for want of masks.
+    off for want of masks, and `num_resting` sequences that decode had no row in it.
 
     `reused` is progress too: tokens of prompts that other sequences have computed since their admission.
     """
@@ -98,6 +98,7 @@ class StepResult:
     step_us: int
     model_us: int
     mask_waits: int = 0
+    num_resting: int = 0
 
 
 NO_STEP = StepResult((), (), (), (), 0, 0, 0, (), 0, 0)

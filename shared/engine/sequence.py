@@ -65,6 +65,7 @@ class LiveSequence:
     deadline_us: int = 0  # on the scheduler's clock
     waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
     times_preempted: int = 0
+    rests: int = 0  # the last steps in a row in which it was decoding and had no row
     tables: list[BlockTable] = field(default_factory=list)
     num_computed: int = 0
     num_scored: int = 0  # prompt tokens whose log-probabilities were told, or are not wanted

@@ -115,13 +115,15 @@ class DecodeReport:
 
     `step_us` is what a step of its streams takes with no prompt in it, `prompt_tokens_per_s` how fast it
     computes prompts (its `queued_tokens` are theirs), `transfer_us` how long KV from prefill makes a request
-    wait. `default_sampling`: what a request takes that does not say, where that is not built in.
+    wait. `default_sampling`: what a request takes that does not say, where that is not built in. `guests`:
+    how many it takes beyond its capacity, of tenants that have less than others.
     """
 
     step_us: int = 0
     prompt_tokens_per_s: float = 0.0
     transfer_us: int = 0
     default_sampling: tuple[SamplingDefault, ...] = ()
+    guests: int = 0
 
 
 @dataclass(frozen=True, slots=True)

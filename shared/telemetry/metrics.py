@@ -186,6 +186,10 @@ MASK_WAITS = Counter(
     "penstock_mask_waits_total",
     "Draws that waited a step for what their grammar allows: their own tokens came later, nobody else's.",
 )
+RESTS = Counter(
+    "penstock_rests_total",
+    "Steps that streams sat out, of tenants with more of them, while others had their rows.",
+)
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
 """Verified bytes, at the receiver."""
 KV_TRANSFER_SECONDS = Histogram(
@@ -338,6 +342,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         MASK_WAITS,
         PREEMPTIONS,
         QUEUE_DEPTH,
+        RESTS,
         SERVED_MODEL,
         *_ADAPTERS,
         *_PREFIXES,

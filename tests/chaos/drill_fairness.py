@@ -7,12 +7,15 @@ clients as one tenant, which is served in order of arrival.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from tests.chaos.first_token_parts import SLOWEST_SHARE, Parts, excess_ms, first_token_parts, parts_table
 from tests.chaos.load import Load, Metadata, Shape, closed_loop, narrow_channel, open_loop
+from tests.chaos.own_process import OwnProcess, own_process
 from tests.chaos.report import DrillReport, spread
 from tests.chaos.world import SLOTS, Models, drill_stack
 from tests.support.percentile import percentile
@@ -83,7 +86,7 @@ class FairnessDrill:
         ]
 
     async def hold_all(self) -> None:
-        async with narrow_channel(self._stack.grpc) as stub:
+        async with narrow_channel(self._stack.grpc) as stub, own_process(self._stack.grpc) as heavy:
             everybody = self._clients.metadata(HEAVY, fair=False)
             best = await closed_loop(stub, self._patient, 2 * SLOTS, self._scale.best_s, metadata=everybody)
             rate = len(best.ended("finished")) / best.seconds
@@ -94,17 +97,18 @@ class FairnessDrill:
                     stub, self._heavy, FLOOD_TIMES * rate, self._scale.best_s, metadata=everybody
                 )
                 rate = min(rate, len(flood.ended("finished")) / flood.seconds)
-                alone.append(await self._beside(stub, rate, number, heavy=False, fair=True))
-                in_order.append(await self._beside(stub, rate, number, heavy=True, fair=False))
-                fair.append(await self._beside(stub, rate, number, heavy=True, fair=True))
+                alone.append(await self._beside(stub, rate, number, None, fair=True))
+                in_order.append(await self._beside(stub, rate, number, heavy, fair=False))
+                fair.append(await self._beside(stub, rate, number, heavy, fair=True))
             for name, loads in (("alone", alone), ("in order of arrival", in_order), ("fair", fair)):
                 self._tell(name, loads)
             self._claim(alone, in_order, fair)
+            self._take_apart(_light_parts(alone), _light_parts(fair))
             await self._equals(stub)
         await self._stack.until_idle()
 
     async def _beside(
-        self, stub: rpc.InferenceStub, rate: float, number: int, *, heavy: bool, fair: bool
+        self, stub: rpc.InferenceStub, rate: float, number: int, heavy: OwnProcess | None, *, fair: bool
     ) -> dict[str, Load]:
         """One round: the loads by client."""
         light_rate = LIGHT_SHARE * rate
@@ -119,9 +123,8 @@ class FairnessDrill:
             )
             for place, client in enumerate(LIGHT)
         }
-        if heavy:
-            loads[HEAVY] = open_loop(
-                stub,
+        if heavy is not None:
+            loads[HEAVY] = heavy.open_loop(
                 self._heavy,
                 HEAVY_TIMES * light_rate,
                 self._scale.load_s,
@@ -194,6 +197,14 @@ class FairnessDrill:
             timed=True,
         )
 
+    def _take_apart(self, alone: Sequence[Parts], fair: Sequence[Parts]) -> None:
+        """Tell where the time to light tenants' first tokens goes, alone and beside the heavy one."""
+        rows = parts_table(alone, fair)
+        for name, share in (("all", 1.0), (f"the slowest {SLOWEST_SHARE:.0%}", SLOWEST_SHARE)):
+            excess, queued = excess_ms(alone, fair, share)
+            rows.append((f"excess, mean of {name}", "", f"{excess:.1f}, of it in lines {queued:.1f}"))
+        self._report.details.append((PARTS_HEAD, rows))
+
 
 def jain(values: list[int]) -> float:
     """1 where all are equal, one in n where one of n has everything."""
@@ -222,11 +233,19 @@ def _light_ttfts(rounds: list[dict[str, Load]]) -> list[float]:
     return _ttfts([load for loads in rounds for name, load in loads.items() if name != HEAVY])
 
 
+def _light_parts(rounds: list[dict[str, Load]]) -> list[Parts]:
+    loads = [load for loads in rounds for name, load in loads.items() if name != HEAVY]
+    return [first_token_parts(call.answer) for load in loads for call in load.ended("finished")]
+
+
 def _ttfts(loads: list[Load]) -> list[float]:
     return [call.answer.ttft_us / 1e3 for load in loads for call in load.ended("finished")]
 
 
 HEAD = ("load", "sent", "finished", "shed", "other", "tokens/s", "TTFT of light p50 / p99 / max", "of heavy")
+
+
+PARTS_HEAD = ("first token of light tenants: phase", "alone p50 / p99 ms", "beside the heavy one")
 
 
 def new_report() -> DrillReport:

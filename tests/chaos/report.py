@@ -27,6 +27,8 @@ class DrillReport:
     title: str
     head: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
+    details: list[tuple[tuple[str, ...], Sequence[tuple[str, ...]]]] = field(default_factory=list)
+    """Tables behind the first: what it is made of."""
     claims: list[Claim] = field(default_factory=list)
 
     def add(self, *cells: object) -> None:
@@ -43,7 +45,8 @@ class DrillReport:
 
     def __str__(self) -> str:
         claims = [("holds" if claim.holds else "BROKEN", claim.text, claim.figure) for claim in self.claims]
-        parts = [f"## {self.title}", table(self.head, self.rows), table(("", "claim", "figure"), claims)]
+        tables = [table(head, rows) for head, rows in ((self.head, self.rows), *self.details)]
+        parts = [f"## {self.title}", *tables, table(("", "claim", "figure"), claims)]
         return "\n\n".join(parts)
 
 

@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from services.gateway.admission.fair_turns import in_turn, others_ahead
-from services.gateway.admission.kept_slots import KeptSlots
 from services.gateway.admission.request_meter import RequestMeter
+from services.gateway.admission.taken_slots import TakenSlots
 from services.gateway.admission.ticket import STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
 from shared.deadline import SYSTEM_CLOCK, Clock
@@ -50,6 +50,7 @@ class _TicketKind:
 class AdmissionQueue:
     """`free_slots(model, blocks)`: how many requests of that size the fleet has room for; None: nobody knows.
     `contends(ahead, behind)`: whether requests of `ahead` take slots that one of `behind` waits for.
+    `guest_room(model, blocks)`: as `free_slots`, of all that workers take, the places for guests among them.
     `capacity(model)`: all slots of the fleet, taken or not.
 
     `start` runs the loop that hands out turns, which ends when nobody waits.
@@ -62,14 +63,16 @@ class AdmissionQueue:
         start: Callable[[str, Coroutine[Any, Any, None]], object],
         clock: Clock = SYSTEM_CLOCK,
         *,
+        guest_room: Callable[[ModelIdentity, int], int | None] = lambda *_: 0,
         capacity: Callable[[ModelIdentity], int] = lambda _: 0,
     ) -> None:
         self._free_slots = free_slots
         self._contends = contends
         self._start = start
+        self._guest_room = guest_room
         self._capacity = capacity
         self._clock = clock
-        self._kept = KeptSlots(clock)
+        self._taken = TakenSlots()
         self._counters = ServiceCounters()
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
         self._tenants: Counter[str] = Counter()  # of those who wait
@@ -83,21 +86,21 @@ class AdmissionQueue:
 
     def meter(self, share: TenantShare = OPEN_SHARE) -> RequestMeter:
         """Return what counts the use of one request of this share: by it turns are given."""
-        return RequestMeter(self._counters, self._kept, share)
+        return RequestMeter(self._counters, self._taken, share)
 
     @asynccontextmanager
-    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
-        """Wait for a slot, then hold on to it until the route has been tried.
+    async def turn(self, ticket: Ticket) -> AsyncIterator[bool]:
+        """Wait for a slot, then hold on to it until the route has been tried; tells whether it had to wait.
 
         Raises Overloaded when meanwhile so many have overtaken the request that its time will not do.
         """
-        self._kept.note_wanted(ticket.tenant)
-        if not self._goes_at_once(ticket):
+        waits = not self._goes_at_once(ticket)
+        if waits:
             await self._wait_for_turn(ticket)
         self._placing.add(ticket)
         ticket.meter.take_turn(ticket.tokens)
         try:
-            yield
+            yield waits
         finally:
             self._placing.discard(ticket)
 
@@ -127,6 +130,8 @@ class AdmissionQueue:
             else:
                 known, _ = others.get(kind.share.tenant, (0, 0))
                 others[kind.share.tenant] = known + count, kind.share.weight
+        if share is not None and not own and self._is_guest(model, 1, share):
+            return 0.0
         ahead = started + own + (0 if share is None else others_ahead(own, share.weight, others))
         if not ahead and self._slots(model, 1) != 0:
             return 0.0
@@ -135,13 +140,15 @@ class AdmissionQueue:
     def remaining_wait_s(self, ticket: Ticket) -> float:
         """Return how long a ticket that had its turn and found no slot would wait for the next one; 0 as
         above."""
+        if self._is_guest(ticket.model, ticket.blocks, ticket.meter.share):
+            return 0.0
         contends = cache(self._contends)
         ahead = 0
         for other in self._in_turn([*self._waiting, ticket]):
             if other is ticket:
                 break
             ahead += contends(other.model, ticket.model)
-        if not ahead and self._has_slot(ticket):
+        if not ahead and self._slots(ticket.model, ticket.blocks) != 0:
             return 0.0
         return (ahead + 1) * self.seconds_per_end()
 
@@ -184,7 +191,7 @@ class AdmissionQueue:
                 return
             if look % LOOKS_PER_PASS == 0:
                 self._pass_through(whole=True)
-            elif any(self._may_go(kind.model, 1, kind.share.tenant) for kind in self._kinds):
+            elif any(self._may_go(kind.model, 1, kind.share) for kind in self._kinds):
                 self._pass_through(whole=len({kind.model for kind in self._kinds}) > 1)
             await asyncio.sleep(POLL_S)
 
@@ -192,15 +199,23 @@ class AdmissionQueue:
         """Let those go that have a slot, and send those away that cannot have one in time; where not `whole`,
         as far as there are slots, which all want alike."""
         contends, end_s = cache(self._contends), self.seconds_per_end()
+        may_be_guest = cache(self._may_be_guest)
         staying: Counter[ModelIdentity] = Counter()
-        blocked: Counter[ModelIdentity] = Counter()  # a request without a slot blocks all behind it
-        leaving: set[str] = set()  # tenants that leave what is free to others
+        blocked: set[ModelIdentity] = set()  # a request without a slot blocks all behind it
+        guests_blocked: set[ModelIdentity] = set()  # so does one that may be a guest those that may, too
         for ticket in self._in_turn(self._waiting):
             if self._waiting[ticket].cancelled():  # its task has not run since, and takes it out then
                 continue
             ahead = sum(count for model, count in staying.items() if contends(model, ticket.model))
-            is_blocked = any(contends(model, ticket.model) for model in blocked)
-            if not is_blocked and ticket.tenant not in leaving and self._has_slot(ticket):
+
+            def is_free(before: set[ModelIdentity], ticket: Ticket = ticket) -> bool:
+                return not any(contends(model, ticket.model) for model in before)
+
+            is_guest = is_free(guests_blocked) and may_be_guest(ticket.model, ticket.meter.share)
+            if (is_free(blocked) and self._slots(ticket.model, ticket.blocks) != 0) or (
+                is_guest and self._room(ticket.model, ticket.blocks) != 0
+            ):
+                may_be_guest.cache_clear()
                 self._placing.add(ticket)
                 ticket.meter.take_turn(ticket.tokens)
                 self._leave(ticket).set_result(None)
@@ -209,14 +224,13 @@ class AdmissionQueue:
                 self._send_away(ticket, (ahead + 1) * end_s)
                 continue
             staying[ticket.model] += 1
-            if is_blocked or self._slots(ticket.model, ticket.blocks) == 0:
-                blocked[ticket.model] += 1
-                if not whole:
-                    return
-            else:
-                leaving.add(ticket.tenant)
-                if not whole and len(leaving) == len(self._tenants):
-                    return
+            blocked.add(ticket.model)
+            if is_guest:
+                guests_blocked.add(ticket.model)
+            if not whole and (
+                is_guest or not any(may_be_guest(kind.model, kind.share) for kind in self._kinds)
+            ):
+                return
 
     def _in_turn(self, tickets: Iterable[Ticket]) -> list[Ticket]:
         return in_turn(tickets, self._counters, self._clock.monotonic_s())
@@ -242,28 +256,29 @@ class AdmissionQueue:
         return self._waiting.pop(ticket)
 
     def _goes_at_once(self, ticket: Ticket) -> bool:
-        """Whether there is a slot for a newcomer that nobody who waits would have."""
+        """Whether there is a place for a newcomer that nobody who waits would have."""
+        share = ticket.meter.share
         if not self._waiting:
-            return self._has_slot(ticket)
-        if ticket.tenant in self._tenants or not (slots := self._slots(ticket.model, ticket.blocks)):
-            return False
-        capacity = self._capacity(ticket.model)
-        return all(slots <= self._kept.kept_from(each, capacity, self._tenants) for each in self._tenants)
+            return self._may_go(ticket.model, ticket.blocks, share)
+        return share.tenant not in self._tenants and self._is_guest(ticket.model, ticket.blocks, share)
 
-    def _has_slot(self, ticket: Ticket) -> bool:
-        if not ticket.is_new:
-            return self._slots(ticket.model, ticket.blocks) != 0
-        return self._may_go(ticket.model, ticket.blocks, ticket.tenant)
+    def _may_go(self, model: ModelIdentity, blocks: int, share: TenantShare) -> bool:
+        return self._slots(model, blocks) != 0 or self._is_guest(model, blocks, share)
 
-    def _may_go(self, model: ModelIdentity, blocks: int, tenant: str) -> bool:
-        """Whether there is a slot that the tenant does not leave to others."""
-        slots = self._slots(model, blocks)
-        if not slots:
-            return slots is None
-        return slots > self._kept.kept_from(tenant, self._capacity(model), self._tenants)
+    def _is_guest(self, model: ModelIdentity, blocks: int, share: TenantShare) -> bool:
+        """Whether there is a place beyond the slots, and the tenant may have it."""
+        return self._may_be_guest(model, share) and self._room(model, blocks) != 0
+
+    def _may_be_guest(self, model: ModelIdentity, share: TenantShare) -> bool:
+        return self._taken.may_be_guest(share, self._capacity(model))
+
+    def _room(self, model: ModelIdentity, blocks: int) -> int | None:
+        return self._left_of(self._guest_room(model, blocks), model)
 
     def _slots(self, model: ModelIdentity, blocks: int) -> int | None:
-        slots = self._free_slots(model, blocks)
+        return self._left_of(self._free_slots(model, blocks), model)
+
+    def _left_of(self, slots: int | None, model: ModelIdentity) -> int | None:
         if slots is None:
             return None
         return max(0, slots - sum(1 for ticket in self._placing if self._contends(ticket.model, model)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.gateway.admission.kept_slots import KeptSlots
+from services.gateway.admission.taken_slots import TakenSlots
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.fairness.token_cost import prompt_cost, request_cost, step_cost
@@ -13,7 +13,7 @@ class RequestMeter:
     worker has said so, and tokens count as they come. Routes that replace a failed one cost nothing: what
     fails is not the tenant's doing."""
 
-    def __init__(self, counters: ServiceCounters, slots: KeptSlots, share: TenantShare = OPEN_SHARE) -> None:
+    def __init__(self, counters: ServiceCounters, slots: TakenSlots, share: TenantShare = OPEN_SHARE) -> None:
         self.share = share
         self._slots = slots
         self._counters = counters
@@ -25,7 +25,7 @@ class RequestMeter:
         """It has a slot; only the first one counts."""
         if not self._held_tokens:
             self._held_tokens = prompt_tokens
-            self._slots.take(self.share.tenant)
+            self._slots.take(self.share)
             self._charged, self._period = prompt_cost(prompt_tokens), self._counters.period
             self._counters.charge(self.share, self._charged)
 
@@ -45,7 +45,7 @@ class RequestMeter:
         self._give_back(self._charged)
         if self._held_tokens:
             self._held_tokens = 0
-            self._slots.give_back(self.share.tenant)
+            self._slots.give_back(self.share)
 
     def whole_cost(self, max_tokens: int, prompt_tokens: int) -> float:
         """Return what the request would add to its tenant's counter at most."""

@@ -103,8 +103,11 @@ def longest_context(instances: Callable[[str], Sequence[Candidate]], model: Mode
     return min(longest, default=0)
 
 
-def free_slots(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) -> int | None:
-    """Count the requests of `blocks` KV blocks each that the decode workers of `model` have room for.
+def free_slots(
+    decodes: Sequence[Candidate], model: ModelIdentity, blocks: int, *, with_guests: bool = False
+) -> int | None:
+    """Count the requests of `blocks` KV blocks each that the decode workers of `model` have room for, of
+    tenants that may be guests there or of any.
 
     None when nobody can tell: no such worker is there, or a request of that size fits none even alone, and
     whoever is asked will say so.
@@ -113,8 +116,13 @@ def free_slots(decodes: Sequence[Candidate], model: ModelIdentity, blocks: int) 
     if not any(blocks <= beat.worker.kv_blocks for beat in beats):
         return None
     return sum(
-        max(0, min(beat.capacity - beat.live, beat.worker.kv_blocks_free // max(1, blocks))) for beat in beats
+        max(0, min(_places(beat, with_guests) - beat.live, beat.worker.kv_blocks_free // max(1, blocks)))
+        for beat in beats
     )
+
+
+def _places(beat: Heartbeat, with_guests: bool) -> int:
+    return beat.capacity + (beat.decode.guests if with_guests else 0)
 
 
 def kv_groups(decodes: Sequence[Candidate], model: ModelIdentity) -> KvGroups:
@@ -214,14 +222,16 @@ def load_cost(view: Candidate) -> tuple[float, ...]:
 
 
 def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
-    """First those with room for all of it, then the least load with the prefix that is missing there."""
+    """First those with room for all of it, then those that take guests, then the least load with the prefix
+    that is missing there."""
     beat = view.heartbeat
     cached, groups = view.overlap(need.block_hashes), beat.worker.kv_groups
     there = groups.read_blocks(cached, need.tokens)
     wanted = blocks_ahead(need.tokens, need.output_tokens, groups) - there
     full = beat.live + beat.queued >= beat.capacity or wanted > beat.worker.kv_blocks_free
+    no_place = beat.live >= _places(beat, with_guests=True)
     missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
-    return (float(full), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)
+    return (float(full) + float(no_place), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)
 
 
 def _prefill_cost(view: Candidate, need: Need) -> tuple[float, ...]:

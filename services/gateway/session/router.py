@@ -55,6 +55,7 @@ class Router:
         context = scope.context
         self._request = prepared.request
         self._state = scope.state
+        self._timeline = scope.timeline
         self._gateway = context.instance
         self._model = prepared.model
         self._prompt_ids = prepared.token_ids
@@ -86,7 +87,9 @@ class Router:
         until: Deadline | None = None  # for roles that have no instance, one after the other or in turn
         failures = 0
         for attempt in itertools.count():
-            async with self._admission_queue.turn(ticket):
+            async with self._admission_queue.turn(ticket) as waited:
+                if waited:
+                    self._timeline.mark_phase("line")
                 until = until or Deadline.after(self._wait_s(deadline))
                 refused = await self._try_route(deadline, until, attempt, asked)
             if refused is None:

@@ -21,6 +21,7 @@ from shared.engine.scheduling.order import (
     keeps_blocks,
     precedence,
 )
+from shared.engine.scheduling.row_turns import RowTurns
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.engine.step_pacer import OwnRequests
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
@@ -105,12 +106,14 @@ class Reuse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """The plan of the next step: what it computes, what it need not, and who lost its blocks for that."""
+    """The plan of the next step: what it computes, what it need not, who lost its blocks for that, and how
+    many that decode rest."""
 
     work: tuple[Work, ...]
     reused: tuple[Reuse, ...]
     preempted_keys: tuple[str, ...]
     features: Features
+    num_resting: int = 0
 
 
 def monotonic_us() -> int:
@@ -122,7 +125,8 @@ class Scheduler:
 
     `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
     how many times as long as without them; 0: no limit. `ngram_tokens`: the most that are drafted from a
-    sequence's own text, `ngram_batch_tokens`: in a step.
+    sequence's own text, `ngram_batch_tokens`: in a step. `guest_sequences` may be held beyond
+    `max_sequences`: no step decodes more than these, so that some rest.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class Scheduler:
         *,
         max_batch_tokens: int,
         max_sequences: int,
+        guest_sequences: int = 0,
         max_step_us: float = 0.0,
         max_step_ratio: float = 0.0,
         ngram_tokens: int = 0,
@@ -145,7 +150,8 @@ class Scheduler:
         self._cost = cost
         self._prompt_order = PromptOrder(cost, self.counters)
         self._max_batch_tokens = max_batch_tokens
-        self._max_sequences = max_sequences
+        self._most_held = max_sequences + guest_sequences
+        self._row_turns = RowTurns(max_sequences)
         self._max_step_us = max_step_us
         self._max_step_ratio = max_step_ratio
         self._now_us = now_us
@@ -156,9 +162,9 @@ class Scheduler:
         """Raise unless a new sequence `key` may come in now: nobody who goes before it waits for blocks."""
         if key in self.sequences:
             raise InvalidRequest(f"sequence {key!r} is already held; release it before admitting it again")
-        if len(self.sequences) >= self._max_sequences:
+        if len(self.sequences) >= self._most_held:
             raise Overloaded(
-                f"all {self._max_sequences} sequences are taken; try again later or raise max_sequences",
+                f"all {self._most_held} sequences are taken; try again later or raise max_sequences",
                 retry_after_ms=RETRY_AFTER_MS,
             )
         if any(self._is_before(sequence, priority, share) for sequence in self._preempted()):
@@ -234,6 +240,9 @@ class Scheduler:
         `undrafted` would lose by drafts."""
         self._resume_preempted()
         active = [each for each in self._with_status(SequenceStatus.ACTIVE) if each.key not in waiting]
+        resting = self._row_turns.resting([each for each in active if not each.prefilling])
+        if resting:
+            active = [each for each in active if each.key not in resting]
         reused = self._reuse_prefixes(active)
         preempted: list[str] = []
         for sequence in active:
@@ -253,7 +262,7 @@ class Scheduler:
                 work.append(Work.of(sequence, num_tokens, (), is_prefill=True))
                 features = features.plus(span_features(sequence.num_computed, num_tokens))
                 sequence.waiting_since_us = now_us
-        return SchedulerOutput(tuple(work), tuple(reused), tuple(preempted), features)
+        return SchedulerOutput(tuple(work), tuple(reused), tuple(preempted), features, len(resting))
 
     def advance(self, work: Work, num_tokens: int) -> None:
         """KV of `num_tokens` more tokens is final; blocks that became full enter the prefix cache."""

@@ -19,6 +19,7 @@ from shared.blocks.room import blocks_ahead
 from shared.deadline import Deadline
 from shared.engine import NO_STEP, Engine
 from shared.engine.sampling import grammar_row
+from shared.fairness.share import TenantShare
 from shared.messages import (
     Cancel,
     CancelAck,
@@ -64,14 +65,21 @@ class Worker(DecodeActor):
         kv_blocks: int = 64,
         max_batch_tokens: int = 512,
         prefix_cache: bool = True,
+        places: tuple[int, int] = (16, 0),
     ) -> None:
+        """`places`: ordinary ones, and those for guests."""
         service = Service("decode", DecodeConfig(), "decode-0")
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(make_heartbeat("prefill", "prefill-0"))
 
         def load() -> Engine:
             return make_engine(
-                llm_dir, kv_blocks=kv_blocks, max_batch_tokens=max_batch_tokens, prefix_cache=prefix_cache
+                llm_dir,
+                kv_blocks=kv_blocks,
+                max_batch_tokens=max_batch_tokens,
+                prefix_cache=prefix_cache,
+                max_sequences=places[0],
+                guest_sequences=places[1],
             )
 
         super().__init__(service, load, PlayedReceiver.make, PrefixMirror())
@@ -92,6 +100,7 @@ class Worker(DecodeActor):
         inter_token_us: int = 0,
         max_tokens: int = 40,
         allowed_ids: tuple[int, ...] = (),
+        tenant: str = "",
     ) -> None:
         how = sampling(ignore_eos=True, max_tokens=max_tokens, grammar=grammar, allowed_ids=allowed_ids)
         reserve = Reserve(
@@ -105,6 +114,7 @@ class Worker(DecodeActor):
             speculator,
             0,
             inter_token_us,
+            share=TenantShare(tenant),
         )
         await self.send(reserve, request_id, epoch)
 
@@ -116,6 +126,7 @@ class Worker(DecodeActor):
         inter_token_us: int = 0,
         max_tokens: int = 40,
         allowed_ids: tuple[int, ...] = (),
+        tenant: str = "",
     ) -> None:
         """Place it, and let it join the batch."""
         await self.reserve(
@@ -125,6 +136,7 @@ class Worker(DecodeActor):
             inter_token_us=inter_token_us,
             max_tokens=max_tokens,
             allowed_ids=allowed_ids,
+            tenant=tenant,
         )
         await self.step()
         self.played.complete((request_id, epoch), (5,), "", 0)
@@ -422,6 +434,46 @@ def test_a_step_in_which_all_wait_for_masks_says_nothing_of_the_time_that_steps_
     for _ in range(20):
         pace.observe_step(NO_STEP)
     assert (pace.plain_step_us, pace.step_s) == (20_000, 0.02)
+
+
+def test_where_streams_rest_in_turn_the_time_from_token_to_token_is_longer_than_a_step() -> None:
+    pace = DecodePace(512)
+    pace.observe_step(replace(NO_STEP, batch_tokens=4, num_decode=4, num_resting=2, step_us=20_000))
+    assert (pace.plain_step_us, pace.step_s) == (20_000, 0.03)
+
+
+@pytest.fixture
+async def crowded(llm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
+    """Two streams of a tenant have both places; there are as many for guests."""
+    monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)  # a step a turn
+    worker = Worker(llm_dir, places=(2, 2))
+    await worker.on_start()
+    for name in ("heavy-0", "heavy-1"):
+        await worker.decode(name, tenant="heavy", max_tokens=240)
+    yield worker
+    await worker.on_stop()
+
+
+async def test_a_guest_has_a_row_in_every_step_and_the_others_rest_for_it_in_turn(crowded: Worker) -> None:
+    await crowded.decode("light", tenant="light", max_tokens=240)
+    names, rests = ("light", "heavy-0", "heavy-1"), value("penstock_rests_total")
+    before = {name: crowded.decoded(name) for name in names}
+    for _ in range(10):
+        await crowded.step()
+    drawn = [crowded.decoded(name) - before[name] for name in names]
+    assert value("penstock_rests_total") - rests == drawn[0] == drawn[1] + drawn[2]
+    assert abs(drawn[1] - drawn[2]) <= 1
+
+
+async def test_a_guest_is_let_in_up_to_the_limit_that_gateways_hear_of(crowded: Worker) -> None:
+    assert (crowded.status().capacity, crowded.status().decode.guests) == (2, 2)
+    for tenant in ("heavy", "light", "third", "fourth"):
+        await crowded.reserve(tenant, tenant=tenant)
+        await crowded.step()
+    assert ("light", 1) in crowded.played.expected
+    assert ("third", 1) in crowded.played.expected
+    refusals = [one for one in crowded.sent.to(REPLY) if isinstance(one, Failure)]
+    assert ["all 2 sequences are taken" in one.message for one in refusals] == [True, True]
 
 
 # ---- the deadline from token to token ----

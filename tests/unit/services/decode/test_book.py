@@ -13,6 +13,7 @@ from shared.blocks.layer_groups import KvGroups
 from shared.deadline import Deadline
 from shared.engine.results import TokenOutput
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
+from shared.fairness.share import TenantShare
 from shared.kv.chunk import MAX_EPOCH
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.worker.job import JobPhase
@@ -114,6 +115,59 @@ def test_jobs_are_refused_when_all_slots_are_taken() -> None:
     jobs.add(job("a"))
     with pytest.raises(Overloaded, match="sequences"):
         jobs.add(job("b"))
+
+
+HEAVY, LIGHT = TenantShare("heavy"), TenantShare("light")
+
+
+def of(share: TenantShare, request_id: str) -> DecodeJob:
+    return dataclasses.replace(job(request_id), share=share)
+
+
+def full(max_guests: int, **counts: int) -> DecodeBook:
+    """All four places are taken, so many by each."""
+    jobs = DecodeBook(max_jobs=4, max_guests=max_guests, kv_blocks=100, is_alive=lambda _: True)
+    for tenant, count in counts.items():
+        for number in range(count):
+            jobs.add(of(TenantShare(tenant), f"{tenant}-{number}"))
+    return jobs
+
+
+def test_a_guest_comes_in_where_another_tenant_has_more_up_to_the_limit() -> None:
+    jobs = full(2, heavy=4)
+    with pytest.raises(Overloaded, match="all 4 sequences"):
+        jobs.add(of(HEAVY, "more"))
+    jobs.add(of(LIGHT, "first"))
+    jobs.add(of(TenantShare("third"), "second"))
+    with pytest.raises(Overloaded, match="all 4 sequences"):
+        jobs.add(of(LIGHT, "third"))
+    jobs.remove(job("first").key)
+    jobs.add(of(LIGHT, "third"))
+
+
+def test_guests_never_have_more_than_the_tenant_that_has_most() -> None:
+    jobs = full(4, heavy=2, light=2)
+    for share in (HEAVY, LIGHT):
+        with pytest.raises(Overloaded, match="all 4 sequences"):
+            jobs.add(of(share, "more"))
+    jobs.add(of(TenantShare("third"), "one"))
+    jobs.add(of(TenantShare("third"), "two"))
+    with pytest.raises(Overloaded, match="all 4 sequences"):
+        jobs.add(of(TenantShare("third"), "three"))
+
+
+def test_what_a_guest_may_have_is_by_weight() -> None:
+    jobs = full(4, heavy=2, light=2)
+    for number in range(4):
+        jobs.add(of(TenantShare("third", weight=2), str(number)))
+
+
+def test_a_guest_needs_its_blocks_as_others_do() -> None:
+    jobs = DecodeBook(max_jobs=4, max_guests=2, kv_blocks=36, is_alive=lambda _: True)
+    for number in range(4):
+        jobs.add(of(HEAVY, str(number)))
+    with pytest.raises(Overloaded, match="KV blocks"):
+        jobs.add(dataclasses.replace(job("large", tokens=500, max_tokens=1), share=LIGHT))
 
 
 def test_a_cancelled_epoch_cannot_come_in() -> None:

@@ -296,7 +296,7 @@ async def test_a_full_engine_answers_at_once_and_keeps_nothing(worker: LocalWork
 
 async def test_what_the_engine_refuses_is_the_answer(worker: LocalWorker) -> None:
     await worker.decode("beside")
-    worker._driver.engine._scheduler._max_sequences = 1
+    worker._driver.engine._scheduler._most_held = 1
     await worker.compute()
     await worker.step()
     refusals = [one for one in worker.replies() if isinstance(one, Failure)]

@@ -354,39 +354,101 @@ async def test_who_is_cancelled_as_slots_are_counted_does_not_end_the_turns_of_o
     assert came == ["first", "third"]
 
 
-async def fill(house: House, queue: AdmissionQueue, count: int) -> None:
-    """`count` requests of the heavy tenant come one after the other, with a slot for each."""
-    for number in range(count):
-        house.slots = 16 - number
-        async with queue.turn(dataclasses.replace(house.ticket(), meter=queue.meter(HEAVY))):
-            pass
+class GuestHouse(House):
+    """All 16 slots are the heavy tenant's, and `room` more are there for guests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = 0
+        self.room = 2
+        self.queue = AdmissionQueue(
+            lambda _model, _blocks: self.slots,
+            eq,
+            self.tasks.start,
+            self.clock,
+            guest_room=lambda _model, blocks: self.room // blocks,
+            capacity=lambda _: 16,
+        )
+        for _ in range(16):
+            self.queue.meter(HEAVY).take_turn(100)
+
+    def come(self, name: str, ticket: Ticket) -> None:
+        async def sit() -> None:
+            async with self.queue.turn(ticket) as waited:
+                self.admitted.append(f"{name} waited" if waited else name)
+                self.room -= ticket.blocks
+
+        self.tasks.start(name, sit())
 
 
-async def test_who_has_most_leaves_the_last_slot_to_who_came_lately_and_that_one_has_it_at_once(
-    house: House,
+@pytest.fixture
+async def guests() -> AsyncIterator[GuestHouse]:
+    house = GuestHouse()
+    yield house
+    await house.tasks.finish(0.0)
+
+
+async def test_who_has_less_than_its_part_is_a_guest_at_once_whoever_waits(guests: GuestHouse) -> None:
+    guests.come("heavy", guests.ticket(share=HEAVY))
+    await waiting(guests, 1)
+    guests.come("light", guests.ticket(share=LIGHT))
+    await until(lambda: guests.admitted == ["light"])
+    assert len(guests.queue) == 1
+
+
+async def test_nobody_waits_before_a_guest_where_the_line_is_empty(guests: GuestHouse) -> None:
+    guests.come("light", guests.ticket(share=LIGHT))
+    await until(lambda: guests.admitted == ["light"])
+
+
+async def test_who_has_its_part_waits_for_a_slot_however_many_guests_there_may_be(guests: GuestHouse) -> None:
+    guests.room = 99
+    guests.come("heavy", guests.ticket(share=HEAVY))
+    for number in range(9):
+        guests.come(str(number), guests.ticket(share=LIGHT))
+    await until(lambda: len(guests.admitted) == 8)
+    await waiting(guests, 2)
+    guests.queue._pass_through(whole=True)
+    assert len(guests.queue) == 2
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_guest_that_found_no_room_has_the_next_and_passes_those_that_are_none(
+    guests: GuestHouse, whole: bool
 ) -> None:
-    queue = AdmissionQueue(
-        lambda _model, _blocks: house.slots, eq, house.tasks.start, house.clock, capacity=lambda _: 16
-    )
-    light = dataclasses.replace(house.ticket(), meter=queue.meter(LIGHT))
-    house.slots = 16
-    async with queue.turn(light):
-        pass
-    light.meter.end()
-    await fill(house, queue, 15)
-    house.slots = 1
-    came: list[str] = []
+    guests.room = 0
+    for number in range(3):
+        guests.come(f"heavy {number}", guests.ticket(share=HEAVY, deadline_s=1.0))
+    await waiting(guests, 3)
+    guests.come("light", guests.ticket(share=LIGHT))
+    await waiting(guests, 4)
+    guests.queue._counters.charge(LIGHT, 1e5)  # so that it is behind the others in turn
+    guests.queue._pass_through(whole=whole)
+    assert len(guests.queue) == 4
+    guests.room = 1
+    guests.queue._pass_through(whole=whole)
+    await until(lambda: guests.admitted == ["light waited"])
 
-    async def sit(name: str, share: TenantShare) -> None:
-        async with queue.turn(dataclasses.replace(house.ticket(), meter=queue.meter(share))):
-            came.append(name)
-            house.slots = 0
 
-    house.tasks.start("heavy", sit("heavy", HEAVY))
-    await until(lambda: len(queue) == 1)
-    queue._pass_through(whole=True)
-    assert came == []
-    await sit("light", LIGHT)
-    assert came == ["light"]
-    house.slots = 2
-    await until(lambda: came == ["light", "heavy"])
+async def test_a_large_guest_is_not_overtaken_by_small_ones_of_its_tenant(guests: GuestHouse) -> None:
+    guests.come("large", guests.ticket(share=LIGHT, blocks=3, deadline_s=10.0))
+    await waiting(guests, 1)
+    guests.come("small", guests.ticket(share=LIGHT, blocks=1, deadline_s=20.0))
+    await waiting(guests, 2)
+    guests.queue._pass_through(whole=True)
+    assert len(guests.queue) == 2
+    guests.room = 4
+    await until(lambda: guests.admitted == ["large waited", "small waited"])
+
+
+async def test_a_tenant_that_may_be_a_guest_is_not_expected_to_wait(guests: GuestHouse) -> None:
+    for number in range(3):
+        guests.come(f"heavy {number}", guests.ticket(share=HEAVY))
+    await waiting(guests, 3)
+    guests.clock.advance(1.0)
+    guests.queue.record_end()
+    assert guests.queue.expected_wait_s(MODEL, NORMAL, LIGHT) == 0.0
+    assert guests.queue.remaining_wait_s(guests.ticket(share=LIGHT)) == 0.0
+    assert guests.queue.expected_wait_s(MODEL, NORMAL, HEAVY) == 4.0
+    guests.room = 0
+    assert guests.queue.expected_wait_s(MODEL, NORMAL, LIGHT) > 0.0

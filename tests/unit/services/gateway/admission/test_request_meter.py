@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from services.gateway.admission.kept_slots import KeptSlots
 from services.gateway.admission.request_meter import RequestMeter
+from services.gateway.admission.taken_slots import TakenSlots
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import TenantShare
 from shared.fairness.token_cost import step_cost
-from tests.support.clock import FakeClock
 
 
 def contended() -> ServiceCounters:
@@ -23,7 +22,7 @@ def had(counters: ServiceCounters) -> float:
 
 def test_the_prompt_counts_at_the_first_turn_and_once() -> None:
     counters = contended()
-    meter = RequestMeter(counters, KeptSlots(FakeClock()), TenantShare("mine"))
+    meter = RequestMeter(counters, TakenSlots(), TenantShare("mine"))
     meter.take_turn(100)
     meter.take_turn(140)
     assert had(counters) == 100.0
@@ -31,7 +30,7 @@ def test_the_prompt_counts_at_the_first_turn_and_once() -> None:
 
 def test_what_was_cached_costs_nothing() -> None:
     counters = contended()
-    meter = RequestMeter(counters, KeptSlots(FakeClock()), TenantShare("mine"))
+    meter = RequestMeter(counters, TakenSlots(), TenantShare("mine"))
     meter.take_turn(100)
     meter.record_cached(96)
     assert had(counters) == 4.0
@@ -41,7 +40,7 @@ def test_what_was_cached_costs_nothing() -> None:
 
 def test_tokens_count_with_the_kv_that_is_held_and_by_weight() -> None:
     counters = contended()
-    meter = RequestMeter(counters, KeptSlots(FakeClock()), TenantShare("mine", weight=2))
+    meter = RequestMeter(counters, TakenSlots(), TenantShare("mine", weight=2))
     meter.take_turn(100)
     meter.draw(1)
     meter.draw(3)
@@ -50,7 +49,7 @@ def test_tokens_count_with_the_kv_that_is_held_and_by_weight() -> None:
 
 def test_who_never_came_to_a_token_has_had_nothing_and_who_did_keeps_its_bill() -> None:
     counters = contended()
-    in_vain, served = (RequestMeter(counters, KeptSlots(FakeClock()), TenantShare("mine")) for _ in range(2))
+    in_vain, served = (RequestMeter(counters, TakenSlots(), TenantShare("mine")) for _ in range(2))
     in_vain.take_turn(100)
     in_vain.end()
     in_vain.end()
@@ -63,7 +62,7 @@ def test_who_never_came_to_a_token_has_had_nothing_and_who_did_keeps_its_bill() 
 
 def test_what_was_counted_in_an_earlier_period_is_not_given_back_in_a_later_one() -> None:
     counters = contended()
-    meter = RequestMeter(counters, KeptSlots(FakeClock()), TenantShare("mine"))
+    meter = RequestMeter(counters, TakenSlots(), TenantShare("mine"))
     meter.take_turn(100)
     for tenant in ("mine", "other"):
         counters.leave(tenant)
@@ -76,6 +75,6 @@ def test_what_was_counted_in_an_earlier_period_is_not_given_back_in_a_later_one(
 def test_nothing_is_counted_where_a_tenant_is_alone() -> None:
     counters = ServiceCounters()
     counters.join("mine")
-    meter = RequestMeter(counters, KeptSlots(FakeClock()), TenantShare("mine"))
+    meter = RequestMeter(counters, TakenSlots(), TenantShare("mine"))
     meter.draw(1000)
     assert had(counters) == 0.0

@@ -13,6 +13,7 @@ from services.gateway.fleet.routing import (
     Need,
     RoutingDecision,
     choose_route,
+    free_slots,
     kv_groups,
     leave_out,
     leave_out_of_all,
@@ -48,6 +49,7 @@ def beat(
     free: int = 100,
     layout: str = "",
     groups: KvGroups = ONE_GROUP,
+    guests: int = 0,
 ) -> Heartbeat:
     return make_heartbeat(
         role,
@@ -63,6 +65,7 @@ def beat(
         kv_blocks_free=free,
         tokens_per_s=tokens_per_s,
         kv_groups=groups,
+        guests=guests,
     )
 
 
@@ -177,6 +180,21 @@ def test_a_full_decode_is_the_last_choice_but_a_choice() -> None:
     full = View(beat("decode", "a", live=8))
     assert choose_route(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"
     assert choose_route(fleet(decode=[full]), NEED).decode == "a"
+
+
+def test_of_full_decodes_one_that_takes_guests_comes_first() -> None:
+    crowded = View(beat("decode", "a", live=9, guests=1), cached=4)
+    roomy = View(beat("decode", "b", live=11, guests=4))
+    assert choose_route(fleet(decode=[crowded, roomy]), NEED).decode == "b"
+
+
+def test_places_for_guests_are_counted_beside_the_slots_and_only_where_asked_for() -> None:
+    model = ModelIdentity.of(beat("decode", "a"))
+    views = [View(beat("decode", "a", live=7, guests=4)), View(beat("decode", "b", live=10, guests=4))]
+    assert free_slots(views, model, 1) == 1
+    assert free_slots(views, model, 1, with_guests=True) == 5 + 2
+    assert free_slots(views, model, 50, with_guests=True) == 2 + 2  # as KV blocks are left
+    assert free_slots(views, model, 101, with_guests=True) is None
 
 
 def test_prefill_goes_where_the_first_token_comes_soonest() -> None:

@@ -20,7 +20,10 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_tokens_and_hours_are_paid_for(tmp_path: Path) -> None:
-    text = 'input_per_million = 2\ncached_input_per_million = 0.5\noutput_per_million = 10\nmachine_per_hour = 36\ncurrency = "EUR"'
+    text = (
+        "input_per_million = 2\ncached_input_per_million = 0.5\noutput_per_million = 10\n"
+        'machine_per_hour = 36\ncurrency = "EUR"'
+    )
     records = [call_record(cached_tokens=40), call_record(cached_tokens=0, outcome=CallOutcome.FAILED)]
     cost = Prices.of(written(tmp_path, text)).cost_of(records, seconds=10.0)
     total = 160 * 2e-6 + 40 * 0.5e-6 + 6 * 10e-6 + 0.1
