@@ -320,7 +320,11 @@ def _defaults_of_models(role: str, models: Sequence[StackModel]) -> dict[str, An
     if len(models) < 2:
         return {}
     first = models[0].served_name
-    return {"gateway": {"default_model": first}, "speculator": {"drafts_for": (first,)}}.get(role, {})
+    told: dict[str, dict[str, Any]] = {
+        "gateway": {"default_model": first},
+        "speculator": {"drafts_for": (first,)},
+    }
+    return told.get(role, {})
 
 
 def _counts(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from services.gateway.http.console.request_list import MAX_SHOWN_LATEST, MAX_SHOWN_TAIL, VIEWS, request_list
-from services.gateway.tracing.ended_requests import SENTENCE_CHARS, EndedRequests
+from services.gateway.http.console.request_list import MAX_SHOWN_LATEST, MAX_SHOWN_TAIL, request_list
+from services.gateway.tracing.ended_requests import SENTENCE_CHARS, VIEWS, EndedRequests
 from shared.telemetry.timeline import MAX_PHASES, Phase
 from tests.support.clock import FakeClock
 from tests.support.records import make_record

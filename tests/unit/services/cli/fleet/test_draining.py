@@ -1,4 +1,4 @@
-"""`penstock drain` waits for a typed answer as long as it says, and no longer."""
+"""A drain that asks waits for a typed answer as long as it says, and no longer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from services.cli.fleet.drain import ANSWER_TIMEOUT_S, _typed_line
+from services.cli.fleet.draining import ANSWER_TIMEOUT_S, _typed_line
 
 TURNS = 20
 """Turns of the loop in which whatever is due happens."""
