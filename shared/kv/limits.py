@@ -39,7 +39,8 @@ PEER_SILENCE_S = 5.0
 """A sender gives up on a receiver that acknowledges nothing for this long."""
 
 MAX_BAD_CHUNKS = 8
-"""Checksum failures of one transfer before it is given up: the path is broken, not unlucky."""
+"""Chunks of one transfer that failed their checksum, or whose header cannot be its own, before it is given
+up: the path is broken, not unlucky."""
 
 MAX_MISSING_CELLS = 4096
 """Cells listed in one KvMissing; the others are asked for when these have come."""
@@ -64,6 +65,10 @@ CONTROL_SENDER_LIMIT = 4096
 PROBE_TIMEOUT_S = 0.5
 PROBE_AGAIN_S = 5.0
 """A probe that failed for want of an answer is repeated for a transfer that starts after this time."""
+
+MAX_WAITED_S = 3600.0
+"""The longest time that a first token can have waited at its sender: no client waits so long, and what the
+time of transfers is thought to be would not recover from it."""
 
 MAX_TRANSFER_BLOCKS = 1 << 20
 """Blocks in one transfer; also bounds what a peer can make us index."""

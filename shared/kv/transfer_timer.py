@@ -68,11 +68,15 @@ class TransferTimer(Generic[K, T]):
     async def run(self) -> None:
         while True:
             await self._pause()
-            now_s = self._clock.monotonic_s()
-            self._forget_expired(now_s)
-            for key, transfer in tuple(self._transfers.items()):
-                if self._transfers.get(key) is transfer:  # no callback has ended it meanwhile
-                    self._check_transfer(transfer, now_s)
+            self.look_at_all()
+
+    def look_at_all(self) -> None:
+        """Let the time that has passed act on each transfer."""
+        now_s = self._clock.monotonic_s()
+        self._forget_expired(now_s)
+        for key, transfer in tuple(self._transfers.items()):
+            if self._transfers.get(key) is transfer:  # no callback has ended it meanwhile
+                self._check_transfer(transfer, now_s)
 
     async def _pause(self) -> None:
         """Wait TICK_S where there are transfers, else until there is one."""

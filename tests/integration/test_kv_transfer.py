@@ -305,6 +305,9 @@ async def test_ill_formed_and_foreign_chunks_are_refused_before_a_byte_lands(
     await stranger.send(SUBJECT, header(cell, transfer=grant.transfer + 1), [cell])
     await stranger.send(SUBJECT, header(cell, epoch=0), [cell])
     await until(lambda: sink.seen == 4)
+    for _ in range(limits.MAX_BAD_CHUNKS):
+        await stranger.send(SUBJECT, header(cell, layer=3), [cell])
+    await until(lambda: sink.seen == 4 + limits.MAX_BAD_CHUNKS)
     assert not pair.decode.failed
     await stranger.send(SUBJECT, header(cell, layer=3), [cell])
     await until(lambda: pair.decode.failed)
@@ -313,6 +316,23 @@ async def test_ill_formed_and_foreign_chunks_are_refused_before_a_byte_lands(
     await stranger.close()
     await pair.freed()
     assert pair.prefill.released == [key]
+
+
+async def test_a_header_that_changed_on_its_way_ends_no_transfer(make_pair: MakePair, nats_url: str) -> None:
+    """It may name another transfer than its own."""
+    pair = await make_pair()
+    key = basic(pair)
+    await until(lambda: pair.heard_by_sender(KvGrant))
+    sink = pair.fault()
+    stranger = await BulkConnection.connect(nats_url, name="stranger")
+    cell = memoryview(bytes(4096))
+    await stranger.send(SUBJECT, ChunkHeader(1, 1, 1 << 60, 9, 77, 1, 4096).pack(cell), [cell])
+    await until(lambda: sink.seen == 1)
+    pair.compute(key, 20)
+    pair.sender.finish_transfer(key, [5], "")
+    await pair.transferred()
+    assert_same(pair, BLOCKS, TARGETS)
+    await stranger.close()
 
 
 async def test_a_server_restart_in_mid_transfer_is_survived(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.errors import ChecksumMismatch, PenstockError, ProtocolError
+from shared.errors import ChecksumMismatch, ProtocolError
 from shared.kv.cells import Run
 from shared.kv.chunk import HEADER_BYTES, ChunkHeader, parse_header
 from shared.kv.limits import CHUNK_BYTES
@@ -25,7 +25,7 @@ class ChunkWriterOwner(Protocol):
     def cells_verified(self, incoming: IncomingTransfer, run: Run) -> None: ...
     def cells_corrupt(self, incoming: IncomingTransfer, run: Run) -> None: ...
     def chunk_unneeded(self, incoming: IncomingTransfer) -> None: ...
-    def fail_transfer(self, incoming: IncomingTransfer, error: PenstockError) -> None: ...
+    def chunk_refused(self, incoming: IncomingTransfer, error: ProtocolError) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ChunkWriter:
             run, wanted = incoming.accept(chunk, body_bytes)
         except ProtocolError as error:
             metrics.KV_CHUNKS_DISCARDED.labels("refused").inc()
-            self._owner.fail_transfer(incoming, error)
+            self._owner.chunk_refused(incoming, error)
             return None
         if not wanted:
             metrics.KV_CHUNKS_DISCARDED.labels("duplicate").inc()

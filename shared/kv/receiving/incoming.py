@@ -23,6 +23,7 @@ from shared.kv.limits import (
     MAX_BAD_CHUNKS,
     MAX_MISSING_CELLS,
     MAX_REQUESTS_AGAIN,
+    MAX_WAITED_S,
     NO_PROGRESS_S,
     SHM_RUN_BYTES,
 )
@@ -137,10 +138,14 @@ class IncomingTransfer:
             self._progress_s = now_s
             self._asked = 0
 
+    def has_too_many_bad_chunks(self) -> bool:
+        """Count one more chunk that cannot be believed, and return whether that was one too many."""
+        self._bad += 1
+        return self._bad > MAX_BAD_CHUNKS
+
     def failed_checksum(self, run: Run) -> tuple[int, ...]:
         """The cells to ask for again. Raises ChecksumMismatch when it happens too often."""
-        self._bad += 1
-        if self._bad > MAX_BAD_CHUNKS:
+        if self.has_too_many_bad_chunks():
             raise ChecksumMismatch(
                 f"{self._bad} KV chunks of one transfer failed their checksum; check the network path",
                 hop="decode",
@@ -168,7 +173,10 @@ class IncomingTransfer:
             self.copies.append(Copy(run, ready.source_blocks, checksum))
 
     def take_done(self, done: KvDone, now_s: float) -> None:
+        """Note that all was sent. Raises ProtocolError for a time that cannot have been."""
         self.heard = True
+        if not 0 <= done.waited_us <= MAX_WAITED_S * 1e6:
+            raise ProtocolError(f"KvDone says that its tokens waited {done.waited_us} us before it was sent")
         if self.done is None:
             self.done = done
             self._done_s = self._progress_s = self._asked_s = now_s
@@ -207,13 +215,13 @@ class IncomingTransfer:
 
     @property
     def sampled_s(self) -> float | None:
-        return None if self.done is None else self._done_s - max(0, self.done.waited_us) / 1e6
+        return None if self.done is None else self._done_s - self.done.waited_us / 1e6
 
     def exposed_us(self, now_s: float) -> int:
         """The time from the sampling of the token to now: what the request had to wait for of the
         transfer."""
         assert self.done is not None
-        return max(0, self.done.waited_us) + round((now_s - self._done_s) * 1e6)
+        return self.done.waited_us + round((now_s - self._done_s) * 1e6)
 
     def grow_window(self, window_bytes: int) -> None:
         self._news = self._news or window_bytes > self.window_bytes

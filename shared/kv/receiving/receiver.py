@@ -192,8 +192,7 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
             case KvReady():
                 self._take_ready(incoming, message)
             case KvDone():
-                incoming.take_done(message, self._now())
-                self._complete_if_all_is_in(incoming)
+                self._take_done(incoming, message)
             case KvAbort():
                 self.send_control(incoming, KvAbortAck(message.transfer))
                 why = Unavailable(f"the prefill worker aborted: {message.reason[:200]}", hop="prefill")
@@ -210,6 +209,14 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
             self._copier.take_ready(incoming, ready)
         except (ProtocolError, InvalidRequest) as error:
             self.fail_transfer(incoming, error)
+
+    def _take_done(self, incoming: IncomingTransfer, done: KvDone) -> None:
+        try:
+            incoming.take_done(done, self._now())
+        except ProtocolError as error:
+            self.fail_transfer(incoming, error)
+        else:
+            self._complete_if_all_is_in(incoming)
 
     # ---- chunks and cells (ChunkWriterOwner, CopierOwner) --------------------------------------
 
@@ -240,6 +247,12 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
             return
         self.send_control(incoming, KvMissing(incoming.transfer, cells))
         self._grants.send_credit(incoming)
+
+    def chunk_refused(self, incoming: IncomingTransfer, error: ProtocolError) -> None:
+        """A header is believed with its body: one alone may have changed on its way, and name another
+        transfer than its own. What it was of is asked for again."""
+        if incoming.has_too_many_bad_chunks():
+            self.fail_transfer(incoming, error)
 
     def chunk_unneeded(self, incoming: IncomingTransfer) -> None:
         self._grants.send_credit(incoming)

@@ -247,6 +247,16 @@ def test_announcements_repeated_without_end_are_refused() -> None:
         incoming.take_ready(ready)
 
 
+@pytest.mark.parametrize("waited_us", [-1, round(limits.MAX_WAITED_S * 1e6) + 1, 2**63])
+def test_a_wait_that_cannot_have_been_is_refused_and_not_measured(waited_us: int) -> None:
+    incoming = make_incoming()
+    with pytest.raises(ProtocolError, match="waited"):
+        incoming.take_done(KvDone(1, (4,), "", waited_us), 10.0)
+    assert incoming.done is None
+    incoming.take_done(KvDone(1, (4,), "", round(limits.MAX_WAITED_S * 1e6)), 10.0)
+    assert incoming.exposed_us(10.0) == round(limits.MAX_WAITED_S * 1e6)
+
+
 def test_missing_cells_are_asked_for_twice_and_then_it_fails() -> None:
     incoming = make_incoming()
     assert incoming.take_missing(10.0) == ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from shared.deadline import Deadline
-from shared.errors import PenstockError
+from shared.errors import ProtocolError
 from shared.kv.cells import Run
 from shared.kv.chunk import ChunkHeader
 from shared.kv.memory.pool_memory import PoolMemory
@@ -58,7 +58,7 @@ class Landing:
 
     def chunk_unneeded(self, incoming: IncomingTransfer) -> None: ...
 
-    def fail_transfer(self, incoming: IncomingTransfer, error: PenstockError) -> None:
+    def chunk_refused(self, incoming: IncomingTransfer, error: ProtocolError) -> None:
         raise AssertionError(incoming) from error
 
     def comes(self, first: int, body: bytes, claimed: bytes | None = None) -> None:
