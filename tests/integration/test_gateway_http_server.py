@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import structlog
 
 from services.gateway.http.listener import HEALTH_PLACES
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
@@ -288,6 +289,55 @@ async def test_a_head_over_the_limits_is_refused_without_a_traceback_in_the_log(
         writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n\r\n")
         assert (await all_of(reader)).split(b" ")[1] == b"400"
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: ,chunked",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+        b"Content-Length: 5\r\nContent-Length: 6",
+    ],
+)
+async def test_a_head_that_a_proxy_may_read_in_another_way_ends_its_connection(
+    nats_url: str, framing: bytes
+) -> None:
+    """What follows it is nobody's request."""
+    async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+        writer.write(POST + framing + b"\r\n\r\n0\r\n\r\n" + HEALTH % b"/health")
+        answer = await all_of(reader)
+    assert answer.split(b" ")[1] == b"400"
+    assert answer.count(b"HTTP/1.") == 1
+
+
+async def test_a_chunked_body_of_http_1_0_is_refused_and_named(nats_url: str) -> None:
+    async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+        writer.write(POST.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        answer = await all_of(reader)
+    assert b"invalid_framing" in answer
+    assert b"Content-Length" in answer
+
+
+async def test_a_body_that_is_not_of_its_coding_is_a_400_without_a_traceback_in_the_log(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+        writer.write(POST + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
+        answer = await all_of(reader)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"came broken" in answer
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_client_that_leaves_before_its_leave_to_send_is_no_bug(nats_url: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with gateway(nats_url) as running, connected(running.http.address) as (reader, writer):
+            writer.write(POST + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+            writer.write_eof()
+            await all_of(reader)
+    assert not [line for line in logs if line["log_level"] == "error"]
 
 
 async def test_a_body_that_comes_more_slowly_than_its_rate_is_a_408(

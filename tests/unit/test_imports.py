@@ -186,6 +186,7 @@ HTTP_ORDER = (
     "openapi",
     "route",
     "console",
+    "framing",
     "router",
     "server",
 )

@@ -6,7 +6,7 @@ import json
 from functools import partial
 
 import structlog
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 
 from services.gateway.config import GatewayConfig
 from services.gateway.http.callers import Callers
@@ -14,10 +14,11 @@ from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.completions.answer import Answer
 from services.gateway.http.completions.call import JSON, HttpCall
 from services.gateway.http.completions.chat import ChatShape, read_chat
-from services.gateway.http.completions.error_object import NoSuchPath, WrongMethod
+from services.gateway.http.completions.error_object import NoSuchPath, WrongFraming, WrongMethod
 from services.gateway.http.completions.text_completion import TextShape, read_text_completion
 from services.gateway.http.console.console_pages import ConsolePages
 from services.gateway.http.console.site_files import SiteFiles
+from services.gateway.http.framing import check_framing
 from services.gateway.http.openapi import operations
 from services.gateway.http.openapi.document import openapi_document
 from services.gateway.http.pages import Pages
@@ -29,7 +30,7 @@ from services.gateway.http.text_pages import TextPages
 from services.gateway.http.vector_store_pages import VectorStorePages
 from services.gateway.scope.arrival import note_arrival
 from services.gateway.scope.call_identity import REQUEST_ID, CallIdentity, note_identity
-from shared.errors import InternalError, Overloaded, PenstockError
+from shared.errors import Cancelled, InternalError, Overloaded, PenstockError
 from shared.telemetry import metrics
 from shared.telemetry.trace_context import TRACEPARENT
 
@@ -110,11 +111,17 @@ class HttpRouter:
         headers = {REQUEST_ID: _identified(request).shown_id(self._instance), **self._cors_headers(request)}
         call = HttpCall(request, self._max_body_bytes, headers)
         try:
+            check_framing(request)
             self._callers.check(request)
             self._check_place(request.path, for_health=for_health)
             response = await self._dispatch(call, request)
+        except WrongFraming as error:
+            response = call.error(error)
+            response.force_close()  # what follows may be a part of it
         except PenstockError as error:
             response = call.error(error)
+        except ClientConnectionResetError:  # in the middle of an answer, or of leave to send
+            response = call.error(Cancelled("the client has left"))
         except Exception as error:  # a bug: its client hears no more than that
             log.exception("http_call_failed", path=request.path)
             response = call.error(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))

@@ -46,7 +46,8 @@ STOP_GRACE_S = 0.5
 
 def _is_ours(record: logging.LogRecord) -> bool:
     """Return whether an error is the gateway's own: what strangers send would fill the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    strangers = (HttpProcessingError, web.RequestPayloadError)
+    return not (record.exc_info and isinstance(record.exc_info[1], strangers))
 
 
 _library_log = logging.getLogger("penstock.http")

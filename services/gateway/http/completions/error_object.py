@@ -42,6 +42,12 @@ class WrongContentType(InvalidRequest):
     code = "unsupported_media_type"
 
 
+class WrongFraming(InvalidRequest):
+    """The request does not say its end in the one way that everybody reads alike."""
+
+    code = "invalid_framing"
+
+
 class ForeignCaller(PenstockError):
     """A web page asked that may not, or the host was called by a name that is not its own."""
 
@@ -77,6 +83,7 @@ _KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
     (ContextExceeded, 400, "invalid_request_error", "context_length_exceeded"),
     (WrongContentType, 415, "invalid_request_error", "unsupported_media_type"),
     (ForeignCaller, 403, "permission_error", "forbidden"),
+    (WrongFraming, 400, "invalid_request_error", "invalid_framing"),
     (WrongMethod, 405, "invalid_request_error", "method_not_allowed"),
     (InvalidRequest, 400, "invalid_request_error", "invalid_value"),
     (SlowBody, 408, "invalid_request_error", "request_timeout"),
