@@ -30,13 +30,17 @@ from services.cli.local.bench import SUBJECTS
 from services.cli.local.bench_engine import build_bench_engine_parser
 from services.cli.local.distill import build_distill_parser
 from services.cli.local.index import build_index_parser
+from services.cli.local.list_models import build_list_parser
+from services.cli.local.pull import build_pull_parser
+from services.cli.local.remove_model import build_remove_parser
+from services.cli.local.show_model import build_show_parser
 
 SHELLS = ("bash", "zsh", "fish")
 HELP_TIMEOUT_S = 60.0
 OPTION = re.compile(r"^  (?:(-\w), )?(--[a-z-]+)(?: (\S+))?", re.MULTILINE)
 """A line of argparse's help: the option, and what is to follow it."""
 FOLDERS = ("DIR", "DIR|ID", "DIR|ID|none", "DIR|none")
-FILES = ("FILE", "FILE|TEXT", "DIR|FILE", "FILE|DIR")
+FILES = ("FILE", "FILE|TEXT", "DIR|FILE", "FILE|DIR", "ORG/NAME|DIR|FILE", "NAME|DIR|FILE")
 FREE_TEXT = {"zsh": "()"}
 """Nothing to offer. zsh would else say what it is, and complete no option in its place."""
 EPILOG = """\
@@ -77,8 +81,12 @@ def _whole_parser() -> argparse.ArgumentParser:
         "drain": build_drain_parser,
         "index": build_index_parser,
         "keys": build_keys_parser,
+        "list": build_list_parser,
         "logs": build_logs_parser,
+        "pull": build_pull_parser,
         "restart": build_restart_parser,
+        "rm": build_remove_parser,
+        "show": build_show_parser,
         "search": build_search_parser,
         "secrets": build_secrets_parser,
         "status": build_status_parser,

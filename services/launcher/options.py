@@ -21,6 +21,7 @@ from shared.config.fields import ConfigError
 from shared.config.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
 from shared.errors import InvalidRequest
 from shared.files.adapter_file import split_adapter_tenants
+from shared.files.model_store import kept_path
 from shared.kv.transports import TRANSPORT_CHOICES
 from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, REQUIRED_ROLES, ROLES
 from shared.text.default_model import find_default_model
@@ -87,6 +88,12 @@ class StackOptions:
     def text_roles(self) -> frozenset[str]:
         """The roles whose lines are shown as text."""
         return frozenset(role for role in ROLES if self.settings[role]["log_format"].value == "text")
+
+    @property
+    def model_paths(self) -> tuple[str, ...]:
+        """Return where the files of all models are, and of the draft; a name of the hub as it is."""
+        named = dict.fromkeys([*(each.model for each in self.models), self.draft])
+        return tuple(str(kept_path(model) or model) for model in named if model)
 
 
 def count(text: str) -> int:

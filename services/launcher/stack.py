@@ -314,6 +314,7 @@ class Stack:
             nats_credentials=self._nats_credentials or None,
             instances=tuple(_described(instance, self._beat(instance)) for instance in self._instances),
             adapter_file=str(self._options.adapter_file),
+            models=self._options.model_paths,
         )
 
     # ---- end ----------------------------------------------------------------------------------

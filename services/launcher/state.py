@@ -47,7 +47,7 @@ class StackState:
     """The content of stack.json. `grpc` and `http` are HOST:PORT of the first gateway.
 
     `nats_credentials` is the file with which commands like `penstock status` come in; None = none needed.
-    `adapter_file` is the one that the workers follow.
+    `adapter_file` is the one that the workers follow, `models` where the files of models and the draft are.
     """
 
     grpc: str
@@ -56,6 +56,7 @@ class StackState:
     nats_credentials: str | None
     instances: tuple[RunningInstance, ...]
     adapter_file: str = ""
+    models: tuple[str, ...] = ()
 
 
 def credentials_file(state_dir: Path, user: str) -> Path:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,41 @@ def fetch_model(hub_id: str, progress: FetchProgress | None = None) -> Path:
 
     Raises NotFound when there is no such model, Unavailable when it could not be fetched.
     """
-    # A second of import time that a local model need not pay.
-    import huggingface_hub  # noqa: PLC0415
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError  # noqa: PLC0415
+    import huggingface_hub  # noqa: PLC0415 - a second of import time that a local model need not pay
 
     told: dict[str, Any] = {} if progress is None else {"tqdm_class": _bars(FetchReports(progress))}
+    repository, _, revision = hub_id.partition("@")
+    with hub_answers(repository):
+        patterns = list(HUB_FILES)
+        return Path(
+            huggingface_hub.snapshot_download(
+                repository, revision=revision or None, allow_patterns=patterns, **told
+            )
+        )
+
+
+@contextmanager
+def hub_answers(hub_id: str) -> Iterator[None]:
+    """Raise NotFound or Unavailable for what the hub's library raises within."""
+    from huggingface_hub.errors import (  # noqa: PLC0415 - as above
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
     try:
-        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=list(HUB_FILES), **told))
+        yield
+    except RevisionNotFoundError as error:
+        raise NotFound(f"the hub has no such revision of {hub_id!r}; check what stands behind @") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise NotFound(
             f"the hub has no model {hub_id!r} for you; check the name, and HF_TOKEN if it is private or gated"
         ) from error
     except Exception as error:  # the hub's, its HTTP client's and the disk's: all mean this
         raise Unavailable(
-            f"the model {hub_id!r} could not be fetched ({type(error).__name__}); give a local directory"
+            f"the model {hub_id!r} could not be fetched ({type(error).__name__}); where there is no hub, "
+            f"bring its folder or its GGUF file here and keep it with `penstock pull PATH --name {hub_id}`, "
+            "or serve it with `penstock up --model PATH`"
         ) from error
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.gguf.tokenizer_parts import gguf_tokenizer_digest
 from shared.errors import NotFound
+from shared.files.model_store import find_kept
 from shared.text.default_model import (
     DEFAULT_ADAPTERS,
     DEFAULT_MODEL_NAME,
@@ -30,7 +31,7 @@ TOKENIZER_FILES = (
     "chat_template.json",
 )
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[A-Za-z0-9][\w.-]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def resolve_model(model: str, served_name: str = "", progress: FetchProgress | N
     itself.
 
     `model`: "" = the default model where it is installed, else the demo model that is shipped; any other one
-    is a local directory or GGUF file, else the id of a model on the hub. A directory that holds one GGUF
+    is a local directory or GGUF file, else a model that was pulled, else the id of a model on the hub, with
+    @REVISION behind it where one is meant. A directory that holds one GGUF
     file, and no config.json, stands for that file. Fetches the model from the hub unless its files are in the
     hub's local cache, and tells `progress`. Raises NotFound when there is no such model, Unavailable when it
     could not be fetched, InvalidRequest where it is not clear which is meant, ChecksumMismatch where the
@@ -95,9 +97,12 @@ def resolve_model(model: str, served_name: str = "", progress: FetchProgress | N
     path = Path(model).expanduser()
     if path.is_dir() or path.is_file():
         return ModelSource(find_gguf(path) or path, served_name or called(model))
+    kept = find_kept(model)
+    if kept is not None:
+        return ModelSource(find_gguf(kept.folder) or kept.folder, served_name or model)
     if not _HUB_ID.fullmatch(model):
         raise NotFound(
-            f"there is no directory and no file {model!r}; "
+            f"there is no directory and no file {model!r}, and no such model is kept (`penstock list`); "
             "give a model directory, a GGUF file or a hub id like org/name"
         )
     return ModelSource(fetch_model(model, progress), served_name or model)

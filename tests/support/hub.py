@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LARGE = (".safetensors", ".gguf")
 
 
 class Hub(http.server.ThreadingHTTPServer):
-    """Has the model `name` with the files of `folder`. `held`: files whose second half waits for `go_on`."""
+    """Has the model `name` with the files of `folder`. `held`: files whose second half waits for `go_on`, and
+    never comes once `cuts` is set. `wrong`: files with another content than they are stated to have."""
 
     daemon_threads = True
 
@@ -25,6 +27,11 @@ class Hub(http.server.ThreadingHTTPServer):
         self.name = name
         self.folder = folder
         self.held = held
+        self.wrong: tuple[str, ...] = ()
+        self.cuts = False
+        self.ranges: list[str] = []
+        self.authorized: list[str | None] = []
+        self.siblings: list[dict[str, Any]] = []
         self.half_sent = threading.Event()
         self.go_on = threading.Event()
 
@@ -33,8 +40,9 @@ class Hub(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def described(self) -> dict[str, Any]:
-        names = sorted(file.name for file in self.folder.iterdir())
-        return {"id": self.name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+        files = sorted(self.folder.iterdir())
+        siblings = [_stated(file) for file in files] + self.siblings
+        return {"id": self.name, "sha": COMMIT, "siblings": siblings}
 
     def tree(self) -> list[dict[str, Any]]:
         return [
@@ -57,6 +65,17 @@ def running_hub(name: str, folder: Path, held: tuple[str, ...] = ()) -> Iterator
         hub.server_close()
 
 
+def _stated(file: Path) -> dict[str, Any]:
+    """As the hub states a file where it is asked for more than names: large ones by their sha256."""
+    content = file.read_bytes()
+    stated: dict[str, Any] = {"rfilename": file.name, "size": len(content)}
+    stated["blobId"] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    if file.suffix in LARGE:
+        sha256 = hashlib.sha256(content).hexdigest()
+        stated["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 128}
+    return stated
+
+
 def _oid(file: Path) -> str:
     return hashlib.sha1(file.read_bytes()).hexdigest()
 
@@ -73,6 +92,7 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         hub, path = self.server, self.path.partition("?")[0]
+        hub.authorized.append(self.headers.get("Authorization"))
         file = hub.folder / path.rpartition("/")[2]
         if path.startswith(f"/api/models/{hub.name}/tree/"):
             self._send(json.dumps(hub.tree()).encode(), {}, with_body=with_body)
@@ -80,7 +100,10 @@ class _Answers(http.server.BaseHTTPRequestHandler):
             self._send(json.dumps(hub.described()).encode(), {}, with_body=with_body)
         elif path.startswith(f"/{hub.name}/resolve/") and file.is_file():
             told = {"ETag": f'"{_oid(file)}"', "X-Repo-Commit": COMMIT}
-            self._send(file.read_bytes(), told, with_body=with_body, held=file.name in hub.held)
+            body = file.read_bytes()
+            if file.name in hub.wrong:
+                body = bytes(len(body))
+            self._send(body, told, with_body=with_body, held=file.name in hub.held)
         else:
             self.send_response(404)
             self.send_header("X-Error-Code", "EntryNotFound")
@@ -88,7 +111,13 @@ class _Answers(http.server.BaseHTTPRequestHandler):
             self.end_headers()
 
     def _send(self, body: bytes, told: dict[str, str], *, with_body: bool, held: bool = False) -> None:
-        self.send_response(200)
+        wanted = self.headers.get("Range", "")
+        if with_body and wanted:
+            self.server.ranges.append(wanted)
+            start = int(wanted.removeprefix("bytes=").partition("-")[0])
+            told = {**told, "Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"}
+            body = body[start:]
+        self.send_response(206 if with_body and wanted else 200)
         for name, value in {**told, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -100,6 +129,9 @@ class _Answers(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
             self.server.half_sent.set()
             self.server.go_on.wait()
+            if self.server.cuts:
+                self.close_connection = True
+                return
             with contextlib.suppress(OSError):  # nobody waits for it any more
                 self.wfile.write(body[half:])
 
