@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from shared.retrieval.citing.sentences import TextSpan, sentence_spans
@@ -74,7 +75,8 @@ def labelled_answers(file: Path, half: int, count: int) -> list[LabelledAnswer]:
 
 
 def _answer(passage: AskedPassage, passages: Sequence[AskedPassage], draw: random.Random) -> LabelledAnswer:
-    """Two or three sentences that the passage supports, two that nothing in the prompt does."""
+    """Two or three sentences that the passage supports, two that nothing in the prompt does, and one that
+    says two in a row of the passage."""
     same = [each for each in passages if each.article == passage.article and each is not passage]
     other = [each for each in passages if each.article != passage.article]
     beside = draw.sample(same, min(3, len(same)))
@@ -95,6 +97,7 @@ def _answer(passage: AskedPassage, passages: Sequence[AskedPassage], draw: rando
     ]
     sentences = draw.sample(supported, min(len(supported), 3)) + draw.sample(unsupported, 2)
     draw.shuffle(sentences)
+    sentences += _joined(passage, place, random.Random(passage.text))
     return LabelledAnswer(passage.asked[0][0], tuple(texts), tuple(sentences))
 
 
@@ -110,6 +113,17 @@ def _reworded(passage: AskedPassage, place: int, draw: random.Random) -> Labelle
     head, comma, tail = bare.partition(", ")
     moved = f"{tail[0].upper()}{tail[1:]}, {head}." if comma and len(tail) > len(head) else f"{bare}."
     return LabelledSentence("reworded", f"According to the text, {moved}", place, span)
+
+
+def _joined(passage: AskedPassage, place: int, draw: random.Random) -> list[LabelledSentence]:
+    """Two sentences in a row as one, where the passage has two."""
+    pairs = list(pairwise(_long_spans(passage.text)))
+    if not pairs:
+        return []
+    one, other = draw.choice(pairs)
+    first, second = one.of(passage.text).rstrip(".!? "), other.of(passage.text)
+    text = _ended(f"{first}, and {second[0].lower()}{second[1:]}")
+    return [LabelledSentence("joined", text, place, TextSpan(one.start, other.end))]
 
 
 def _told(passage: AskedPassage, place: int, draw: random.Random) -> Iterator[LabelledSentence]:

@@ -1,8 +1,9 @@
 """Find the passage that supports each sentence of an answer, and where in it; or that none does.
 
 A sentence is compared with each sentence of the passages, and with two of them in a row: by the share of its
-words that stands there, and by the nearness of their vectors. What these weigh is learned (`bench_citations
---fit`), from answers whose support is known by how they were made. A sentence with a number or a name that
+words that stands there, by the nearness of their vectors, and by how much of it is `stitched` from two
+places. What these weigh is learned (`bench_citations --fit`), from answers whose support is known by how they
+were made. A sentence with a number or a name that
 the passage does not have, or of which one of the two alone is negated, is never supported: vectors and words
 of "in 1974" and "in 1975" are nearly the same.
 """
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from shared.messages import CitedSentence
 from shared.retrieval.citing.evidence import FEWEST_WORDS, TextFacts, WordWeights, coverage
 from shared.retrieval.citing.sentences import MARKS, TextSpan, sentence_spans
+from shared.retrieval.citing.stitching import Stitching
 
 MAX_CITED_SENTENCES = 64
 """The sentences of an answer that are looked at: its first ones."""
@@ -34,8 +36,9 @@ CLEARLY_ALIKE = 0.95
 CLEARLY_DIFFERENT = 0.25
 """A sentence with this share of its words, or less, is not supported, whatever its vector is near to."""
 
-BIAS, COVERAGE_WEIGHT, COSINE_WEIGHT = -4.36, 4.23, 3.80
-"""Learned by `python -m tests.bench.bench_citations --fit` from answers made of XQuAD's first articles."""
+WEIGHTS = (-2.97, 2.26, 4.87, -10.81)
+"""Weights of 1, coverage, cosine and the stitched share, learned by `python -m tests.bench.bench_citations
+--fit` from answers made of every second article of XQuAD."""
 SUPPORTED = 0.6
 """The least support with which a passage is cited: a wrong citation costs more than a missing one."""
 
@@ -54,18 +57,22 @@ class PassagePart:
 @dataclass(frozen=True, slots=True)
 class Match:
     """A part beside a sentence: the share of the sentence's words that it has, and their cosine (that share
-    once more, where nobody has embedded them). `may_support`: its facts are not against it."""
+    once more, where nobody has embedded them). `stitched`: the share of the sentence that is there only
+    where it is taken from two places. `may_support`: its facts are not against it."""
 
     part: PassagePart
     coverage: float
     cosine: float
+    stitched: float
     may_support: bool
 
     @property
     def support(self) -> float:
         if not self.may_support:
             return 0.0
-        return 1 / (1 + math.exp(-(BIAS + COVERAGE_WEIGHT * self.coverage + COSINE_WEIGHT * self.cosine)))
+        known = (1.0, self.coverage, self.cosine, self.stitched)
+        total = sum(weight * each for weight, each in zip(WEIGHTS, known, strict=True))
+        return 1 / (1 + math.exp(-total))
 
 
 def cite_answer(
@@ -98,8 +105,10 @@ def match_sentences(
     parts = [*singles, *_pairs(singles, passages)]
     weights = WordWeights.of(part.facts for part in singles)
     of_passage = [TextFacts.of(text) for text in passages]
+    stitching = Stitching([part.facts for part in singles], _neighbours(singles), weights)
     asked = TextFacts.of(question)
     nearest: list[tuple[str, TextFacts, list[tuple[float, PassagePart]]]] = []
+    stitched = []
     for sentence in sentences:
         bare = MARKS.sub("", sentence)
         said = TextFacts.of(bare)
@@ -109,18 +118,24 @@ def match_sentences(
             key=lambda each: (-each[0], -coverage(asked, each[1].facts, weights) if is_short else 0.0),
         )
         nearest.append((f"{question} {bare}" if is_short else bare, said, ranked[:NEAREST_PARTS]))
+        stitched.append(stitching.stitched_share(bare, said))
     cosines = _cosines(nearest, embed, is_wanted)
     return [
         [
-            _match(said, covered, part, of_passage[part.passage], cosines.get((text, part.text)))
+            _match(said, covered, part, of_passage[part.passage], cosines.get((text, part.text)), share)
             for covered, part in ranked
         ]
-        for text, said, ranked in nearest
+        for (text, said, ranked), share in zip(nearest, stitched, strict=True)
     ]
 
 
 def _match(
-    said: TextFacts, covered: float, part: PassagePart, passage: TextFacts, cosine: float | None
+    said: TextFacts,
+    covered: float,
+    part: PassagePart,
+    passage: TextFacts,
+    cosine: float | None,
+    stitched: float,
 ) -> Match:
     facts_fit = (
         said.numbers <= passage.numbers
@@ -128,7 +143,7 @@ def _match(
         and said.is_negated == part.facts.is_negated
     )
     known = covered if cosine is None else cosine
-    return Match(part, covered, known, facts_fit and covered > CLEARLY_DIFFERENT)
+    return Match(part, covered, known, stitched, facts_fit and covered > CLEARLY_DIFFERENT)
 
 
 def _cosines(
@@ -156,6 +171,11 @@ def _cosines(
 def _parts(place: int, text: str) -> list[PassagePart]:
     spans = sentence_spans(text, MAX_PASSAGE_SENTENCES)
     return [PassagePart(place, span, TextFacts.of(span.of(text)), span.of(text)) for span in spans]
+
+
+def _neighbours(singles: Sequence[PassagePart]) -> list[int]:
+    """Return the places of sentences that stand before another one of their passage."""
+    return [at for at, (one, other) in enumerate(pairwise(singles)) if one.passage == other.passage]
 
 
 def _pairs(singles: Sequence[PassagePart], passages: Sequence[str]) -> list[PassagePart]:

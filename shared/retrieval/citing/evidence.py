@@ -52,7 +52,7 @@ class TextFacts:
         said = frozenset(words) - PLAIN - NEGATIONS
         return cls(
             words=said,
-            stems=frozenset(map(_stem, said)),
+            stems=frozenset(map(stem_of, said)),
             numbers=frozenset(map(_number, NUMBER.findall(text))),
             names=frozenset(_names(text)) & said,
             is_negated=not NEGATIONS.isdisjoint(words),
@@ -98,7 +98,7 @@ def coverage(said: TextFacts, part: TextFacts, weights: WordWeights) -> float:
         total += weight
         if word in part.words:
             found += weight
-        elif _stem(word) in part.stems:
+        elif stem_of(word) in part.stems:
             found += STEM_WORTH * weight
     return found / total if total else 0.0
 
@@ -121,5 +121,6 @@ def _number(text: str) -> str:
     return text.replace(",", "").rstrip(".")
 
 
-def _stem(word: str) -> str:
+def stem_of(word: str) -> str:
+    """Return what words that begin alike have in common."""
     return word[:STEM_CHARS]

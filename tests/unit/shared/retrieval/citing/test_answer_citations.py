@@ -13,8 +13,13 @@ from shared.retrieval.citing.answer_citations import (
     MAX_CITED_SENTENCES,
     MAX_EMBEDDED_TEXTS,
     MAX_PASSAGE_SENTENCES,
+    SUPPORTED,
+    Match,
+    PassagePart,
     cite_answer,
 )
+from shared.retrieval.citing.evidence import TextFacts
+from shared.retrieval.citing.sentences import TextSpan
 
 RIVERS = "Rivers begin in hills. The Rhine flows 1230 km to the North Sea. It freezes in no winter."
 LAKES = "Lake Constance lies between three countries. Its deepest place is at 251 metres."
@@ -77,6 +82,37 @@ def test_another_number_or_name_or_a_negation_is_not_supported_however_alike(sai
 
 def test_what_two_sentences_in_a_row_say_is_supported_by_both() -> None:
     assert quotes("Lake Constance between three countries is deepest at 251 metres.") == [LAKES]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The Rhine lies between three countries.",
+        "The deepest place of the Rhine is at 251 metres.",
+        "Rivers freeze in three countries.",
+    ],
+)
+def test_what_is_taken_from_two_places_is_not_supported_though_all_words_are_there(said: str) -> None:
+    assert quotes(said) == [""]
+
+
+@pytest.mark.parametrize(
+    ("coverage", "cosine", "stitched", "support"),
+    [
+        (1.0, 1.0, 0.0, 0.985),
+        (0.7, 0.7, 0.0, 0.883),
+        (0.5, 0.5, 0.0, 0.645),
+        (0.5, 0.4, 0.0, 0.527),
+        (0.9, 0.8, 0.2, 0.690),
+        (0.9, 0.8, 0.4, 0.204),
+    ],
+)
+def test_support_is_what_was_learned(coverage: float, cosine: float, stitched: float, support: float) -> None:
+    part = PassagePart(0, TextSpan(0, 1), TextFacts.of("x"), "x")
+    told = Match(part, coverage, cosine, stitched, may_support=True).support
+    assert told == pytest.approx(support, abs=0.002)
+    assert Match(part, coverage, cosine, stitched, may_support=False).support == 0.0
+    assert SUPPORTED == 0.6
 
 
 def test_other_words_need_a_vector_that_is_near() -> None:
