@@ -22,6 +22,7 @@ from services.gateway.scope.recent_latencies import RecentLatencies
 from services.gateway.scope.report import report_end
 from services.gateway.scope.request_record import RequestRecord
 from services.gateway.tasks import Tasks
+from services.gateway.tracing.call_record import CallRecord
 from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
 from shared.bus import Bus
@@ -47,6 +48,7 @@ class SessionContext:
     latencies: RecentLatencies
     tasks: Tasks
     ended_requests: EndedRequests
+    exporter: SpanExporter | None
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -58,6 +60,13 @@ class SessionContext:
         report_end(record, outcome)
         self.latencies.record_end(record.outcome, record.ttft_us)
         self.ended_requests.add(record)
+        if self.exporter is not None:
+            self.exporter.add(record)
+
+    def record_call(self, record: CallRecord) -> None:
+        """A call that was no request is over."""
+        if self.exporter is not None:
+            self.exporter.add(record)
 
     @classmethod
     def of(
@@ -109,5 +118,6 @@ class SessionContext:
             question_rewriter=QuestionRewriter.of(config),
             latencies=RecentLatencies(),
             tasks=tasks,
-            ended_requests=EndedRequests(exporter),
+            ended_requests=EndedRequests(),
+            exporter=exporter,
         )

@@ -94,7 +94,8 @@ class Gateway:
     async def start(self) -> None:
         """Listen on the bus and at both edges. Raises Unavailable when an address cannot be had."""
         context = self.context
-        context.ended_requests.start()
+        if context.exporter is not None:
+            context.exporter.start()
         await context.bus.serve(inbox("gateway", context.instance), self.registry.receive)
         await self.grpc.start()
         await self.http.start()
@@ -126,4 +127,5 @@ class Gateway:
         await self.grpc.stop()
         await self.http.stop()
         await self.context.tasks.finish(FINISH_TIMEOUT_S)
-        await asyncio.to_thread(self.context.ended_requests.close)
+        if self.context.exporter is not None:
+            await asyncio.to_thread(self.context.exporter.close)

@@ -123,7 +123,7 @@ OWN_PLACES = (
 """Places whose limits are of our own work: what is kept, tried, drafted or taught."""
 OWN = {
     "services/cli": ("MAX_MINUTES", "MAX_THREADS", "MAX_INSTANCES", "MAX_FOUND"),
-    "services/gateway/asks": ("MAX_ASKS", "MAX_KNOWN"),
+    "services/gateway/asks": ("MAX_ASKS", "MAX_KNOWN", "MAX_CALL_ASKS"),
     "services/gateway/grpc": ("MAX_EVENT_BYTES", "MAX_STATUS_CHARS"),
     "services/gateway/http": ("MAX_IDS_AT_ONCE", "MAX_NAMED_VALUES"),
     "services/gateway/scope": ("MAX_EVENT_LOGPROBS", "MAX_ASKED", "MAX_ATTEMPTS"),
@@ -143,7 +143,7 @@ OWN = {
         "MAX_PID_CHARS",
     ),
     "shared/sampling": ("MAX_FINITE",),
-    "shared/telemetry": ("MAX_LINES_PER_S", "MAX_LIBRARY_LINES_PER_S"),
+    "shared/telemetry": ("MAX_LINES_PER_S", "MAX_LIBRARY_LINES_PER_S", "MAX_PHASES"),
 }
 """Single ones of our own, beside those of strangers."""
 SAID = "as it says"

@@ -1,5 +1,5 @@
 """Questions that generate nothing: embeddings, search, rerank, tokens and their text.
 
-In reading order: `text_calls` asks instances in turn, `text_asks` and `passage_asks` are the questions
-themselves, `token_bytes_cache` remembers what ids spell.
+In reading order: `call_trace` notes what becomes spans, `text_calls` asks instances in turn, `text_asks`
+and `passage_asks` are the questions themselves, `token_bytes_cache` remembers what ids spell.
 """

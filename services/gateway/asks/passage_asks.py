@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.asks.text_calls import TextCalls, check_model_name, checked_bytes
+from services.gateway.asks.text_calls import TextCall, TextCalls, check_model_name, checked_bytes
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.request.request import served_model
 from services.gateway.request.retrieval_use import read_corpus_name, read_filters, read_score_threshold
+from services.gateway.tracing.call_record import RERANK, RETRIEVAL
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
@@ -134,7 +135,8 @@ class PassageAsks:
             score_threshold=asked.score_threshold,
         )
         searching = partial(self._searching, asked.corpus)
-        async with self._calls.admitted(key, check_query(asked.query), deadline) as call:
+        async with self._calls.admitted(key, check_query(asked.query), deadline, RETRIEVAL) as call:
+            call.trace.corpus = asked.corpus
             try:
                 found = await self._calls.ask_any(call, RETRIEVER, question, searching)
             except NotFound as error:
@@ -173,24 +175,24 @@ class PassageAsks:
             for start in range(0, len(texts), MAX_RERANK_TEXTS)
         ]
         found: dict[int, TextScores] = {}
-        async with self._calls.admitted(key, text_bytes, deadline) as call:
+        async with self._calls.admitted(key, text_bytes, deadline, RERANK) as call:
             ready = partial(self._calls.fleet.instances, RETRIEVER)
             views = await self._calls.ready(call, RETRIEVER, ready)
-            name = _served_reranker(model, views)
+            name = call.trace.model = _served_reranker(model, views)
             try:
-                await self._score_parts(parts, name, found, deadline)
+                await self._score_parts(parts, call, found)
             finally:
                 call.used_tokens = sum(sum(scores.tokens) for scores in found.values())
         return _ranked(name, [found[number] for number in range(len(parts))], top_n)
 
     async def _score_parts(
-        self, parts: Sequence[RerankTexts], name: str, found: dict[int, TextScores], deadline: Deadline
+        self, parts: Sequence[RerankTexts], whole: TextCall, found: dict[int, TextScores]
     ) -> None:
         """Into `found`, by the number of the part; raises why one cannot be had."""
         waiting = iter(enumerate(parts))
         lanes = [
-            asyncio.create_task(self._score_lane(waiting, name, found, deadline), name=f"rerank-{number}")
-            for number in range(min(len(self._having(name)) or 1, len(parts)))
+            asyncio.create_task(self._score_lane(waiting, whole, found), name=f"rerank-{number}")
+            for number in range(min(len(self._having(whole.trace.model)) or 1, len(parts)))
         ]
         try:
             await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
@@ -203,13 +205,13 @@ class PassageAsks:
     async def _score_lane(
         self,
         waiting: Iterator[tuple[int, RerankTexts]],
-        name: str,
+        whole: TextCall,
         found: dict[int, TextScores],
-        deadline: Deadline,
     ) -> None:
-        with self._calls.begun(deadline) as call:
+        having = partial(self._having, whole.trace.model)
+        with self._calls.begun(whole.deadline, whole.trace) as call:
             for number, part in waiting:
-                answer = await self._calls.ask_any(call, RETRIEVER, part, partial(self._having, name))
+                answer = await self._calls.ask_any(call, RETRIEVER, part, having)
                 if not isinstance(answer, TextScores) or not _fits(answer, len(part.texts)):
                     raise unexpected_answer(answer, RETRIEVER)
                 found[number] = answer

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from services.gateway.asks.call_trace import CallTrace
 from services.gateway.asks.text_calls import TextCall, TextCalls, check_model_name, checked_bytes
 from services.gateway.fleet.model_identity import find_model
 from services.gateway.fleet.request_client import unexpected_answer
@@ -15,6 +16,7 @@ from services.gateway.fleet.routing import serving
 from services.gateway.fleet.served_models import EMBEDDING_ROLE, ServedModel, served_models
 from services.gateway.prompt.preprocessor import tokenize_message
 from services.gateway.request.request import MAX_TOKEN_ID, Request, served_model, split_model
+from services.gateway.tracing.call_record import DETOKENIZE, EMBEDDINGS, SPELLING, TOKENIZE
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest
@@ -77,7 +79,7 @@ class TextAsks:
     ) -> PromptIds:
         """The ids of the prompt of `request`, of which nothing else counts but the model."""
         message = replace(tokenize_message(request, ()), add_special_tokens=add_special_tokens)
-        async with self._calls.admitted(key, 0, deadline) as call:
+        async with self._calls.admitted(key, 0, deadline, TOKENIZE) as call:
             model, answer = await self._ask_model(call, "tokenizer", request.model, message, key.tenant)
         if not isinstance(answer, Tokenized):
             raise unexpected_answer(answer, "tokenizer")
@@ -89,7 +91,7 @@ class TextAsks:
         check_model_name(model)
         _check_ids(token_ids)
         message = Detokenize(pack_ids(token_ids))
-        async with self._calls.admitted(key, 0, deadline) as call:
+        async with self._calls.admitted(key, 0, deadline, DETOKENIZE) as call:
             wanted = model or self._calls.context.config.default_model
             model, answer = await self._ask_model(call, "tokenizer", wanted, message, key.tenant)
         if not isinstance(answer, Detokenized):
@@ -101,7 +103,7 @@ class TextAsks:
         check_model_name(model)
         text_bytes = checked_bytes(texts, MAX_EMBEDDED_TEXTS)
         found = TextVectors(model, [], [], [])
-        async with self._calls.admitted(key, text_bytes, deadline) as call:
+        async with self._calls.admitted(key, text_bytes, deadline, EMBEDDINGS) as call:
             try:
                 for start in range(0, len(texts), MAX_EMBED_TEXTS):
                     part = Embed(tuple(texts[start : start + MAX_EMBED_TEXTS]))
@@ -117,7 +119,7 @@ class TextAsks:
 
     async def token_bytes(self, model: str, token_ids: Sequence[int], deadline: Deadline) -> Sequence[bytes]:
         """The bytes that ids stand for, each by itself. Of a request that has been admitted: in no limits."""
-        with self._calls.begun(deadline) as call:
+        with self._calls.begun(deadline, CallTrace(SPELLING, "")) as call:
             ids = GetTokenBytes(pack_ids(token_ids))
             _, answer = await self._ask_model(call, "tokenizer", model, ids, None)
         if not isinstance(answer, TokenBytes) or len(answer.token_bytes) != len(token_ids):
@@ -137,6 +139,7 @@ class TextAsks:
         served = {view.heartbeat.model for view in found}
         named, adapter = split_model(wanted_model, served) if role == "tokenizer" else (wanted_model, "")
         model = served_model(named, served)
+        call.trace.model = f"{model}:{adapter}" if adapter else model
         if adapter and tenant is not None:
             find_model(wanted_model, self._fleet.instances, tenant)
         answer = await self._calls.ask_any(call, role, message, partial(self._having, role, model))

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from services.gateway.asks.call_trace import CallTrace
 from services.gateway.context import SessionContext
 from services.gateway.fleet.request_client import RequestClient
 from services.gateway.fleet.waiting import wait_for_instances
@@ -21,7 +22,15 @@ from services.gateway.prompt.role_asker import AskTurn, RoleAsker
 from services.gateway.request.request import MAX_MODEL_CHARS
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
-from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, TooLarge, Unavailable
+from shared.errors import (
+    Cancelled,
+    InvalidRequest,
+    NoAnswer,
+    Overloaded,
+    PenstockError,
+    TooLarge,
+    Unavailable,
+)
 from shared.files.api_key_file import ApiKey
 from shared.messages import MAX_EMBED_TEXT_BYTES, Message
 from shared.telemetry import metrics
@@ -42,6 +51,7 @@ class TextCall:
     id: str
     client: RequestClient
     deadline: Deadline
+    trace: CallTrace
     epoch: int = 0
     used_tokens: int = 0
 
@@ -65,9 +75,13 @@ class TextCalls:
         await self._idle.wait()
 
     @asynccontextmanager
-    async def admitted(self, key: ApiKey, text_bytes: int, deadline: Deadline) -> AsyncIterator[TextCall]:
+    async def admitted(
+        self, key: ApiKey, text_bytes: int, deadline: Deadline, operation: str
+    ) -> AsyncIterator[TextCall]:
         """Room for one call here and in the limits of its key, while it lasts; `key` is what
-        `KeyGate.identify` found, `text_bytes` how much there is to read for it."""
+        `KeyGate.identify` found, `text_bytes` how much there is to read for it. Its spans are those of an
+        `operation`."""
+        trace = CallTrace(operation, key.tenant)
         self._check_room()
         allowance = await self._key_gate.admit_text(key, text_bytes, deadline)
         try:
@@ -76,15 +90,20 @@ class TextCalls:
             allowance.undo()
             raise
         self._admitted += 1
-        with self.begun(deadline) as call:
+        with self.begun(deadline, trace) as call:
             try:
                 yield call
             except PenstockError as error:
                 error.counted = True
+                trace.fail(error)
+                raise
+            except asyncio.CancelledError:
+                trace.fail(Cancelled("the client is gone", hop="gateway"))
                 raise
             finally:
                 self._admitted -= 1
                 allowance.charge(call.used_tokens)
+                self.context.record_call(trace.record(call.id, call.used_tokens))
 
     def _check_room(self) -> None:
         """Raise Unavailable while draining, Overloaded where as many calls are live as may be."""
@@ -101,11 +120,11 @@ class TextCalls:
             )
 
     @contextmanager
-    def begun(self, deadline: Deadline) -> Iterator[TextCall]:
+    def begun(self, deadline: Deadline, trace: CallTrace) -> Iterator[TextCall]:
         """A call, or a part of one that is asked for beside others, of what has been admitted."""
         context, call_id = self.context, f"{self.context.instance}.{secrets.token_hex(6)}"
-        client = RequestClient(context.bus, context.instance, call_id, deadline)
-        call = TextCall(call_id, client, deadline)
+        client = RequestClient(context.bus, context.instance, call_id, deadline, trace=trace.span.header)
+        call = TextCall(call_id, client, deadline, trace)
         self._live.add(call)
         self._idle.clear()
         try:
@@ -150,15 +169,16 @@ class TextCalls:
         call.epoch += 1
         self.fleet.expect_work(view)
         try:
-            return await call.client.ask_instance(
-                role,
-                instance,
-                message,
-                turn.until,
-                epoch=call.epoch,
-                work_ends=turn.end,
-                go_on=turn.go_on,
-            )
+            with call.trace.asking(role, instance):
+                return await call.client.ask_instance(
+                    role,
+                    instance,
+                    message,
+                    turn.until,
+                    epoch=call.epoch,
+                    work_ends=turn.end,
+                    go_on=turn.go_on,
+                )
         except (NoAnswer, asyncio.CancelledError):
             work = self.context.canceller.cancel_holders(call.id, call.epoch, [(role, instance)], "cancelled")
             self.context.tasks.start(f"cancel-{call.id}", work)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 from services.gateway.scope.request_record import RequestRecord
-from services.gateway.tracing.span_exporter import SpanExporter
 from services.gateway.tracing.tail_requests import TailRequests
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import AttemptAccount, PhaseAccount, RequestAccount
@@ -24,34 +23,16 @@ SENTENCE_CHARS = 300
 
 
 class EndedRequests:
-    """The latest requests of a gateway, and in `tail` the failed and slow ones before them. Where there is
-    an `exporter` it gets each of them too."""
+    """The latest requests of a gateway, and in `tail` the failed and slow ones before them."""
 
-    def __init__(
-        self,
-        exporter: SpanExporter | None = None,
-        most: int = MAX_ENDED_REQUESTS,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._exporter = exporter
-        self._records: deque[RequestRecord] = deque(maxlen=most)
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._records: deque[RequestRecord] = deque(maxlen=MAX_ENDED_REQUESTS)
         self.tail = TailRequests(clock)
-
-    def start(self) -> None:
-        if self._exporter is not None:
-            self._exporter.start()
-
-    def close(self) -> None:
-        """Send what is queued, bounded; call it in a thread."""
-        if self._exporter is not None:
-            self._exporter.close()
 
     def add(self, record: RequestRecord) -> None:
         """A request has ended."""
         self._records.append(record)
         self.tail.add(record)
-        if self._exporter is not None:
-            self._exporter.add(record)
 
     @property
     def kept(self) -> int:

@@ -14,6 +14,8 @@ from collections import deque
 import structlog
 
 from services.gateway.scope.request_record import RequestRecord
+from services.gateway.tracing.call_record import CallRecord
+from services.gateway.tracing.call_spans import spans_of_call
 from services.gateway.tracing.otlp import encode_export, encode_request, rejected_spans
 from services.gateway.tracing.spans import spans_of
 from shared.telemetry import metrics
@@ -41,6 +43,8 @@ TRACES_PATH = "/v1/traces"
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 """The statuses with which a collector says that it may take the same later, as OTLP has them."""
 
+Traced = RequestRecord | CallRecord
+
 
 class SpanExporter:
     """`endpoint` is the collector's address, http://HOST:PORT; `gateway` the instance whose requests these
@@ -49,7 +53,7 @@ class SpanExporter:
     def __init__(self, endpoint: str, gateway: str) -> None:
         self._url = urllib.parse.urlsplit(endpoint.rstrip("/") + TRACES_PATH)
         self._gateway = gateway
-        self._waiting: deque[RequestRecord] = deque()
+        self._waiting: deque[Traced] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._failing = False
@@ -58,8 +62,9 @@ class SpanExporter:
     def start(self) -> None:
         self._thread.start()
 
-    def add(self, record: RequestRecord) -> None:
-        """Queue the spans of a request; never waits. One whose client's trace is not sampled has none."""
+    def add(self, record: Traced) -> None:
+        """Queue the spans of a request, or of another call; never waits. One whose trace is not sampled has
+        none."""
         if not record.span.sampled:
             return
         with self._changed:
@@ -85,12 +90,14 @@ class SpanExporter:
             metrics.TRACED_REQUESTS.labels(result=result).inc(len(batch))
             self._note(result)
 
-    def _encoded(self, record: RequestRecord) -> bytes:
+    def _encoded(self, record: Traced) -> bytes:
         """Return the spans of a request, after a pause in which other threads have the interpreter."""
         self._closes_within(PAUSE_S)
+        if isinstance(record, CallRecord):
+            return encode_request(spans_of_call(record, self._gateway), VERSION)
         return encode_request(spans_of(record, self._gateway), VERSION)
 
-    def _next_batch(self) -> list[RequestRecord]:
+    def _next_batch(self) -> list[Traced]:
         """Return what waits, once something does; nothing at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
