@@ -8,6 +8,7 @@ launcher_process  commands that are programs of the launcher
 view/             what a terminal shows: text as it comes, Markdown, tables
 ask/              commands that talk with a gateway
 fleet/            commands that look after a running fleet
+bench/            a load generator, for Penstock and for others
 local/            commands that need no fleet
 completion        all of them, for a shell
 """

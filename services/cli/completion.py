@@ -15,6 +15,7 @@ from services.cli.__main__ import COMMANDS, LAUNCHER_PROGRAMS
 from services.cli.ask.ask_request import build_ask_parser
 from services.cli.ask.chat import build_chat_parser
 from services.cli.ask.search import build_search_parser
+from services.cli.bench.serve_options import build_bench_serve_parser
 from services.cli.fleet.adapter import build_adapter_parser
 from services.cli.fleet.audit import build_audit_parser
 from services.cli.fleet.down import build_down_parser
@@ -108,12 +109,13 @@ def _add_command(commands: object, name: str, parser: argparse.ArgumentParser, s
 
 
 def _bench_parser() -> argparse.ArgumentParser:
+    builders = {"engine": build_bench_engine_parser, "serve": build_bench_serve_parser}
     parser = argparse.ArgumentParser(prog="penstock bench")
     subjects = parser.add_subparsers()
     for name, summary in SUBJECTS.items():
-        engine = build_bench_engine_parser()
-        _mark_paths(engine)
-        _add_command(subjects, name, engine, summary)
+        measuring = builders[name]()
+        _mark_paths(measuring)
+        _add_command(subjects, name, measuring, summary)
     return parser
 
 

@@ -123,6 +123,13 @@ OWN_PLACES = (
 """Places whose limits are of our own work: what is kept, tried, drafted or taught."""
 OWN = {
     "services/cli": ("MAX_MINUTES", "MAX_THREADS", "MAX_INSTANCES", "MAX_FOUND"),
+    "services/cli/bench": (
+        "MAX_CPU_INFO_BYTES",
+        "MAX_IN_FLIGHT",
+        "MAX_LOOKED_AT_CHARS",
+        "MAX_RECORD_BYTES",
+        "MAX_TOLD_CHARS",
+    ),
     "services/gateway/asks": ("MAX_ASKS", "MAX_KNOWN", "MAX_CALL_ASKS"),
     "services/gateway/grpc": ("MAX_EVENT_BYTES", "MAX_STATUS_CHARS"),
     "services/gateway/http": ("MAX_IDS_AT_ONCE", "MAX_NAMED_VALUES"),

@@ -19,7 +19,7 @@ SOURCES = sorted(
 
 ALLOWED = {
     "nats": ("shared/bus/",),
-    "aiohttp": ("services/gateway/http/",),
+    "aiohttp": ("services/gateway/http/", "services/cli/bench/targets/"),
     "grpc": (
         "services/gateway/grpc/",
         "services/gateway/edge_certificate",
@@ -215,9 +215,21 @@ CLI_ORDER = (
     "view",
     "ask",
     "fleet",
+    "bench",
     "local",
     "__main__",
     "completion",
+)
+BENCH_ORDER = (
+    "stats",
+    "plan",
+    "targets",
+    "run",
+    "report",
+    "serve_options",
+    "measured_load",
+    "worker",
+    "serve",
 )
 
 
@@ -225,13 +237,14 @@ CLI_ORDER = (
     ("package", "order"),
     [
         ("services/cli", CLI_ORDER),
+        ("services/cli/bench", BENCH_ORDER),
         ("shared/kv", KV_ORDER),
         ("shared/retrieval", ("documents", "encoders", "index", "citing")),
         ("shared/engine", ENGINE_ORDER),
         ("services/gateway", GATEWAY_ORDER),
         ("services/gateway/http", HTTP_ORDER),
     ],
-    ids=["cli", "kv", "retrieval", "engine", "gateway", "gateway's http"],
+    ids=["cli", "cli's bench", "kv", "retrieval", "engine", "gateway", "gateway's http"],
 )
 def test_the_packages_inside_of_a_package_import_one_way(package: str, order: tuple[str, ...]) -> None:
     """Imports inside of functions count. `__init__` names what others use: nobody in here goes through it."""

@@ -15,7 +15,7 @@ from typing import Any
 from services.cli.bench.measured_load import SYNTHETIC, open_target, run_in_parts, run_load
 from services.cli.bench.plan.prose import Prose
 from services.cli.bench.report.load_page import load_page, sweep_page
-from services.cli.bench.report.load_progress import LoadProgress
+from services.cli.bench.report.load_progress import BenchProgress
 from services.cli.bench.report.load_summary import LoadSummary, SummarySettings, summarize
 from services.cli.bench.report.load_words import summary_words, sweep_words
 from services.cli.bench.report.machine import MachineState
@@ -74,7 +74,7 @@ async def _measure(
     live = LiveText(sys.stderr, redraws=True) if redraws_text(sys.stderr) else None
 
     async def load(rate: float) -> LoadResult:
-        progress = LoadProgress(live)
+        progress = BenchProgress(live)
         async with progress.shown(f"{rate:.3g} requests/s, " if args.sweep else ""):
             if args.processes > 1:
                 return await run_in_parts(args, argv, traits, rate, progress.add)

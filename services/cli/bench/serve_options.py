@@ -35,7 +35,7 @@ CONDUCT_HELP = {
     Conduct.OVERSIZED: "share of prompts of AMOUNT tokens",
     Conduct.HURRIED: "share with a deadline of AMOUNT ms",
 }
-Value = TypeVar("Value")
+ReadValue = TypeVar("ReadValue")
 
 
 def build_bench_serve_parser() -> argparse.ArgumentParser:
@@ -172,10 +172,10 @@ def checked_serve_args(parser: argparse.ArgumentParser, argv: Sequence[str]) -> 
     return args
 
 
-def _said_by(read: Callable[[str], Value]) -> Callable[[str], Value]:
+def _said_by(read: Callable[[str], ReadValue]) -> Callable[[str], ReadValue]:
     """Return a reader whose ValueError argparse says in full."""
 
-    def value(text: str) -> Value:
+    def value(text: str) -> ReadValue:
         try:
             return read(text)
         except ValueError as error:

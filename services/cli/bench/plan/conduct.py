@@ -30,8 +30,9 @@ AMOUNTS = {
     Conduct.OVERSIZED: 200_000,
     Conduct.HURRIED: 50,
 }
-"""How much it is where nobody says."""
+"""The amounts where nobody says one."""
 MAX_AMOUNT = 1_000_000
+"""The most tokens or milliseconds of such a client."""
 
 
 @dataclass(frozen=True, slots=True)

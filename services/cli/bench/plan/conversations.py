@@ -21,7 +21,7 @@ TEXTS = ("prompt", "question", "text")
 USERS = ("human", "user")
 SYSTEMS = ("system", "developer")
 MAX_TURNS = 256
-"""The turns of one conversation that are asked; later ones are left out."""
+"""The turns of one conversation that are asked; what is beyond is left out."""
 
 
 @dataclass(frozen=True, slots=True)

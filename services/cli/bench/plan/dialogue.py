@@ -1,4 +1,4 @@
-"""What one client asks: turns that wait for the answer before; a single request is one turn."""
+"""The turns that one client asks: they wait for the answer before; a single request is one turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Dialogue:
 
 
 class DialogueSource(Protocol):
-    """Where dialogues come from; those of a trace have their times."""
+    """A place that dialogues come from; those of a trace have their times."""
 
     @property
     def has_times(self) -> bool: ...

@@ -12,7 +12,7 @@ from shared.errors import InvalidRequest
 MAX_LINE_BYTES = 16 << 20
 """The longest line of a trace or of a file of prompts."""
 MAX_LINES = 2_000_000
-"""The most lines of such a file that are read."""
+"""The lines of such a file that are read; what is beyond is left out."""
 
 
 def input_lines(path: Path) -> Iterator[tuple[int, str]]:

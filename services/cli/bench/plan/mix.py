@@ -14,7 +14,7 @@ from shared.errors import InvalidRequest
 @dataclass(frozen=True, slots=True)
 class DialogueMix:
     sources: Sequence[tuple[float, DialogueSource]]
-    """With their weights."""
+    """Each has its weight."""
     writer: PromptWriter
     shares: Sequence[ConductShare] = ()
 

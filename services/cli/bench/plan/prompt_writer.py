@@ -8,7 +8,7 @@ from random import Random
 from services.cli.bench.plan.prose import PARAGRAPHS, Prose
 
 MAX_PROMPT_TOKENS = 4_000_000
-"""The longest prompt that is made."""
+"""The longest prompt that is made; a longer one is cut."""
 
 
 @dataclass(frozen=True, slots=True)

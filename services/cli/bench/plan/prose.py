@@ -12,11 +12,11 @@ from typing import Self
 from shared.errors import InvalidRequest
 
 MAX_TEXT_BYTES = 64 << 20
-"""The most that is read of the files that prompts are made of; the rest is left."""
+"""The most that is read of files that prompts are made of; what is beyond is left out."""
 RUN_CHARS = 1200
 """The characters after which a text goes on with another place of the files."""
 LONG_WORD_CHARS = 40
-"""So much is looked at beyond a cut, to keep its first word whole."""
+"""A text is looked at so far beyond a cut, to keep its first word whole."""
 LEAST_SENTENCES = 20
 SUFFIXES = (".md", ".txt")
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'“])")

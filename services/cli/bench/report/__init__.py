@@ -1,4 +1,4 @@
-"""What is said of a load.
+"""The report of a load.
 
 latency_figures  percentiles of one quantity, with their intervals
 service_level    objectives: of one request, and of a load

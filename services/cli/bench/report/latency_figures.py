@@ -37,7 +37,7 @@ class QuantileFigure:
 
 @dataclass(frozen=True, slots=True)
 class LatencyFigures:
-    """In milliseconds."""
+    """Figures in milliseconds."""
 
     count: int
     mean: float

@@ -1,4 +1,4 @@
-"""How far a load is, while it runs: one line, again every second."""
+"""Show how far a load is, while it runs: one line, again every second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT = 200
 """The last calls whose median the line tells."""
 
 
-class LoadProgress:
+class BenchProgress:
     """`show` gets the line, None shows nothing. What is added is a call that has ended."""
 
     def __init__(self, show: LiveText | None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,6 +12,7 @@ from shared.process.cores import usable_cores
 
 CPU_INFO = Path("/proc/cpuinfo")
 MAX_CPU_INFO_BYTES = 1 << 16
+"""The beginning of it names the processor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a load cost, from prices in a TOML file."""
+"""Compute what a load cost, from prices in a TOML file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of a million tokens each, and of the machine's hour; what costs nothing is 0."""
+    """Prices of a million tokens each, and of the machine's hour; what costs nothing is 0."""
 
     input_per_million: float = 0.0
     cached_input_per_million: float = 0.0

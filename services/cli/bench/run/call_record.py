@@ -1,4 +1,4 @@
-"""What became of one call; all times are seconds since the load began, on the clock of the machine."""
+"""A record of what became of one call; all times are seconds since the load began."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CallRecord:
 
     @property
     def ttua_s(self) -> float:
-        """Until the answer was of use."""
+        """The time until the answer was of use."""
         return self.useful_s - self.intended_s
 
     @property
@@ -63,7 +63,7 @@ class CallRecord:
 
     @property
     def output_tokens(self) -> int:
-        """As the server says; else those told with pieces; else the pieces themselves."""
+        """The number that the server says; else those told with pieces; else the pieces themselves."""
         if self.facts.completion_tokens >= 0:
             return self.facts.completion_tokens
         return self.piece_tokens or len(self.pieces_s)

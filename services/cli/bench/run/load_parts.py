@@ -23,7 +23,7 @@ MAX_RECORD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class LoadPart:
-    """What a process is told: the command's own arguments, its part of the dialogues, when all begin on the
+    """The part of a process: the command's own arguments, its share of the dialogues, when all begin on the
     machine's monotonic clock, and what the first process found out. `rate` 0: as the arguments say."""
 
     argv: Sequence[str]

@@ -15,12 +15,12 @@ TICK_S = 0.02
 LATE_MS = 10.0
 """A generator whose sends or turns of its loop are later than this at p99 is a bottleneck."""
 BUSY_SHARE = 0.85
-"""So is one that keeps a core busy for more of the time."""
+"""One that keeps a core busy for more of the time is a bottleneck, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorLoad:
-    """How a process fared that made load. `send_late_ms`: of requests of an open loop, behind their time."""
+    """The state of a process that made load. `send_late_p99_ms`: of requests of an open loop."""
 
     send_late_p99_ms: float
     loop_late_p99_ms: float

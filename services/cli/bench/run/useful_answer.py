@@ -1,4 +1,4 @@
-"""When an answer begins to be of use: its first sentence, its first JSON value, or what a pattern finds."""
+"""Tell when an answer begins to be of use: with its first sentence or JSON value, or by a pattern."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 MAX_PATTERN_CHARS = 1000
+"""The longest pattern."""
 MAX_LOOKED_AT_CHARS = 1 << 16
 """The beginning of an answer that is looked at."""
 SENTENCE_END = re.compile(

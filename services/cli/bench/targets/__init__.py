@@ -1,4 +1,4 @@
-"""What is measured: Penstock by gRPC, or anything that speaks one of OpenAI's interfaces.
+"""The servers that are measured: Penstock by gRPC, or anything that speaks one of OpenAI's interfaces.
 
 target         what a call is, what comes of it, and how it may end
 event_stream   server-sent events, as bytes come

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from services.cli.bench.targets.target import CallEnded, CallOutcome
 
 MAX_EVENT_BYTES = 16 << 20
-"""The longest event of a server's stream."""
+"""The longest event of a server's stream; with a longer one its call has failed."""
 DONE = b"[DONE]"
 
 
-class EventStream:
+class DataEvents:
     def __init__(self) -> None:
         self._unread = b""
 

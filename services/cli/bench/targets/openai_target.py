@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from services.cli.bench.targets.event_stream import DONE, EventStream
+from services.cli.bench.targets.event_stream import DONE, DataEvents
 from services.cli.bench.targets.openai_words import PATHS, call_body, ended_by_error, read_chunk
 from services.cli.bench.targets.target import (
     CallEnded,
@@ -22,9 +22,9 @@ from services.cli.bench.targets.target import (
 
 CONNECT_TIMEOUT_S = 30.0
 READ_BYTES = 1 << 16
-"""So many bytes of an answer wait for a client that does not read; more stay with the server."""
-MAX_ERROR_BYTES = 1 << 16
-"""The most that is read of an error's page."""
+"""The bytes of an answer that wait for a client that does not read; more stay with the server."""
+MAX_PAGE_BYTES = 1 << 20
+"""The most of a server's list of models or of an error's page; what is beyond is not read."""
 OUR_HEADERS = {"x-penstock-timeline": "true"}
 """Other servers take no notice of it."""
 
@@ -83,7 +83,7 @@ class OpenAiTarget:
             async with self._session.get(self._base + "models") as response:
                 if response.status != 200:
                     raise ended_by_error(response.status, await _error_of(response))
-                listed = json.loads(await response.content.read(MAX_ERROR_BYTES))
+                listed = json.loads(await _page_of(response))
         except aiohttp.ClientError as error:
             raise _broken(error) from error
         except (ValueError, RecursionError) as error:
@@ -98,15 +98,25 @@ class OpenAiTarget:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-    stream = EventStream()
+    stream = DataEvents()
     async for data in response.content.iter_any():
         for event in stream.feed(data):
             yield event
 
 
+async def _page_of(response: aiohttp.ClientResponse) -> bytes:
+    """Return a page, or its beginning where it is longer than any should be."""
+    page = b""
+    async for data in response.content.iter_any():
+        page += data
+        if len(page) >= MAX_PAGE_BYTES:
+            break
+    return page[:MAX_PAGE_BYTES]
+
+
 async def _error_of(response: aiohttp.ClientResponse) -> Any:
     """Return the error object of a page, else its text."""
-    text = (await response.content.read(MAX_ERROR_BYTES)).decode(errors="replace")
+    text = (await _page_of(response)).decode(errors="replace")
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):

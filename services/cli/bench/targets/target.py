@@ -1,4 +1,4 @@
-"""What a call is, what comes of it, and how it may end, whatever the server is."""
+"""A call, what comes of it, and how it may end, whatever the server is."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TargetCall:
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """What came in one event. `tokens` 0: the server does not say how many."""
+    """The text of one event. `tokens` 0: the server does not say how many."""
 
     text: str
     tokens: int = 0
@@ -67,7 +67,7 @@ class StreamPiece:
 
 @dataclass(slots=True)
 class CallFacts:
-    """What a server says of a call, as it becomes known; -1 is what it does not say."""
+    """Facts that a server tells of a call, as they become known; -1 is what it does not tell."""
 
     model: str = ""
     request_id: str = ""
@@ -75,7 +75,7 @@ class CallFacts:
     completion_tokens: int = -1
     cached_tokens: int = -1
     drafted_tokens: int = -1
-    """Those of the answer that a draft had guessed."""
+    """Tokens of the answer that a draft had guessed."""
     replacements: int = 0
     earlier_answer: bool = False
     phases_ms: dict[str, float] = field(default_factory=dict)

@@ -66,6 +66,7 @@ CASES = [
     (("up", "--deco"), "--decode"),
     (("keys", "new", "--ten"), "--tenant"),
     (("bench", "engine", "--quan"), "--quant"),
+    (("bench", "serve", "--conc"), "--concurrency"),
     (("ask", "hi", "--priority", "h"), "high"),
 ]
 """The typed line, and the one word that it may become."""

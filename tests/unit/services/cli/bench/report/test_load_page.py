@@ -10,7 +10,7 @@ import pytest
 
 from services.cli.bench.plan.conduct import Conduct
 from services.cli.bench.report.load_page import load_page, sweep_page
-from services.cli.bench.report.load_progress import LoadProgress
+from services.cli.bench.report.load_progress import BenchProgress
 from services.cli.bench.report.load_summary import LoadSummary, SummarySettings, summarize
 from services.cli.bench.report.load_words import number, summary_words, sweep_words
 from services.cli.bench.report.machine import MachineState
@@ -126,7 +126,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
 
 def test_progress_says_what_has_ended() -> None:
     clock = FakeClock()
-    progress = LoadProgress(None, clock.monotonic_s)
+    progress = BenchProgress(None, clock.monotonic_s)
     assert progress.line("") == "0 s: nothing has ended yet; ttft - ms"
     clock.advance(3.0)
     for record in (call_record(ttft_s=0.2), call_record(outcome=CallOutcome.SHED)):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.cli.bench.targets import event_stream
-from services.cli.bench.targets.event_stream import EventStream
+from services.cli.bench.targets.event_stream import DataEvents
 from services.cli.bench.targets.openai_target import OpenAiTarget
 from services.cli.bench.targets.probe import USUAL_CHARS_PER_TOKEN, probe_target
 from services.cli.bench.targets.target import (
@@ -210,15 +210,15 @@ def test_one_connection_serves_call_after_call() -> None:
 def test_events_come_whole_however_bytes_are_cut() -> None:
     stream = b"event: x\r\ndata: one\r\n\r\n: a comment\ndata:two\n\ndata: three"
     for cut in range(len(stream)):
-        events_of = EventStream()
+        events_of = DataEvents()
         assert [*events_of.feed(stream[:cut]), *events_of.feed(stream[cut:])] == [b"one", b"two"]
 
 
 def test_an_event_has_a_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "MAX_EVENT_BYTES", 10)
-    assert list(EventStream().feed(b"data: 1234")) == []
+    assert list(DataEvents().feed(b"data: 1234")) == []
     with pytest.raises(CallEnded, match="endless event"):
-        list(EventStream().feed(b"data: 12345"))
+        list(DataEvents().feed(b"data: 12345"))
 
 
 def probe(answer: Callable[[Asked], Scripted], model: str = "") -> tuple[float, bool, str]:
@@ -269,6 +269,17 @@ def test_a_server_that_does_not_count_is_assumed_usual() -> None:
 
 def test_a_model_that_is_named_is_not_looked_for() -> None:
     assert probe(lambda _: Scripted(((0.0, usage_piece(5, 1)),)), "mine")[2] == "mine"
+
+
+def test_a_long_list_of_models_is_read_whole_and_one_that_is_too_long_is_none() -> None:
+    def listing(count: int) -> Callable[[Asked], Scripted]:
+        models = [{"id": f"model-{number}", "about": "x" * 1000} for number in range(count)]
+        usage = Scripted(((0.0, usage_piece(5, 1)),))
+        return lambda asked: Scripted(body={"data": models}) if asked.path == "/v1/models" else usage
+
+    assert probe(listing(900))[2] == "model-0"
+    with pytest.raises(CallEnded, match="no list of models"):
+        probe(listing(1100))
 
 
 @pytest.mark.parametrize("body", [{"data": []}, {}, [], b"x"])
