@@ -6,12 +6,13 @@ import json
 from functools import partial
 
 import structlog
-from aiohttp import ClientConnectionResetError, web
+from aiohttp import web
 
 from services.gateway.config import GatewayConfig
 from services.gateway.http.callers import Callers
 from services.gateway.http.completion_calls import CompletionCalls
 from services.gateway.http.completions.answer import Answer
+from services.gateway.http.completions.body_room import BodyRoom
 from services.gateway.http.completions.call import JSON, HttpCall
 from services.gateway.http.completions.chat import ChatShape, read_chat
 from services.gateway.http.completions.error_object import NoSuchPath, WrongFraming, WrongMethod
@@ -30,7 +31,7 @@ from services.gateway.http.text_pages import TextPages
 from services.gateway.http.vector_store_pages import VectorStorePages
 from services.gateway.scope.arrival import note_arrival
 from services.gateway.scope.call_identity import REQUEST_ID, CallIdentity, note_identity
-from shared.errors import Cancelled, InternalError, Overloaded, PenstockError
+from shared.errors import InternalError, Overloaded, PenstockError
 from shared.telemetry import metrics
 from shared.telemetry.trace_context import TRACEPARENT
 
@@ -67,6 +68,7 @@ class HttpRouter:
         self._callers = Callers(config)
         self._max_connections = config.http_max_connections
         self._max_body_bytes = config.max_request_bytes
+        self._body_room = BodyRoom(config)
         self.routes = (
             Route("POST", "/v1/chat/completions", self._chat, operations.CHAT),
             Route("POST", "/v1/completions", self._complete, operations.COMPLETE),
@@ -109,7 +111,7 @@ class HttpRouter:
         """
         note_arrival()
         headers = {REQUEST_ID: _identified(request).shown_id(self._instance), **self._cors_headers(request)}
-        call = HttpCall(request, self._max_body_bytes, headers)
+        call = HttpCall(request, self._max_body_bytes, self._body_room, headers)
         try:
             check_framing(request)
             self._callers.check(request)
@@ -120,8 +122,6 @@ class HttpRouter:
             response.force_close()  # what follows may be a part of it
         except PenstockError as error:
             response = call.error(error)
-        except ClientConnectionResetError:  # in the middle of an answer, or of leave to send
-            response = call.error(Cancelled("the client has left"))
         except Exception as error:  # a bug: its client hears no more than that
             log.exception("http_call_failed", path=request.path)
             response = call.error(InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway"))

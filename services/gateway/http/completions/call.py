@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
 
+from services.gateway.http.completions.body_room import BodyPlace, BodyRoom
 from services.gateway.http.completions.error_object import (
     FieldNames,
     SlowBody,
@@ -17,7 +19,7 @@ from services.gateway.http.completions.error_object import (
 )
 from services.gateway.http.fields.json_body import read_json_body
 from services.gateway.http.fields.json_fields import JsonFields
-from shared.errors import InvalidRequest, PenstockError, TooLarge
+from shared.errors import Cancelled, InvalidRequest, PenstockError, TooLarge
 
 BODY_TIMEOUT_S = 30.0
 """The longest time for the whole body of a request, from its headers on."""
@@ -27,6 +29,8 @@ MIN_BODY_BYTES_PER_S = 1024
 FLUSH_TIMEOUT_S = 10.0
 """The longest time for the end of an answer, when nothing but its client is waited for."""
 MAX_SHOWN_CHARS = 80
+CLOSED = "handler is closed"
+"""The end of uvloop's sentence about a connection that has ended between two looks at it."""
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
@@ -39,9 +43,12 @@ def body_time_s(come_bytes: int) -> float:
 class HttpCall:
     """`headers` go with every answer."""
 
-    def __init__(self, request: web.BaseRequest, max_body_bytes: int, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, request: web.BaseRequest, max_body_bytes: int, body_room: BodyRoom, headers: Mapping[str, str]
+    ) -> None:
         self._request = request
         self._max_body_bytes = max_body_bytes
+        self._body_room = body_room
         self._headers = dict(headers)
         self._begun: web.StreamResponse | None = None
         """The answer whose head has been written, or is being written."""
@@ -69,21 +76,27 @@ class HttpCall:
         told = self._request.headers.get("If-None-Match", "")
         return tag.removeprefix("W/") in (each.strip().removeprefix("W/") for each in told.split(","))
 
-    async def read_json(self) -> JsonFields:
-        """Raises WrongContentType, TooLarge, SlowBody, or InvalidRequest for what is no JSON object."""
+    async def read_json(self, tenant: str) -> JsonFields:
+        """Raises WrongContentType, TooLarge, SlowBody, Overloaded, or InvalidRequest for what is no JSON
+        object."""
         self._check_content_type()
-        return read_json_body(await self._read_body())
+        with self._body_room.place(tenant) as place:
+            return read_json_body(await self._read_body(tenant, place))
 
-    async def _read_body(self) -> bytes:
-        if (self._request.content_length or 0) > self._max_body_bytes:
+    async def _read_body(self, tenant: str, place: BodyPlace) -> bytes:
+        announced = self._request.content_length or 0
+        if announced > self._max_body_bytes:
             raise self._too_large()
+        self._body_room.check(tenant, announced)
         if self._request.headers.get("Expect", "").lower() == "100-continue":
-            await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            with self.writing():
+                await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         began_s, body = asyncio.get_running_loop().time(), bytearray()
         while part := await self._read_part(began_s, len(body)):
-            body += part
-            if len(body) > self._max_body_bytes:
+            if len(body) + len(part) > self._max_body_bytes:
                 raise self._too_large()
+            place.take(len(part))
+            body += part
         return bytes(body)
 
     async def _read_part(self, began_s: float, come_bytes: int) -> bytes:
@@ -135,7 +148,8 @@ class HttpCall:
         all_headers = {**self._headers, **headers, "Content-Type": f"{EVENTS}; charset=utf-8"}
         all_headers |= {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         self._begun = response = web.StreamResponse(headers=all_headers)
-        await response.prepare(self._request)
+        with self.writing():
+            await response.prepare(self._request)
         return response
 
     async def flush(self, response: web.StreamResponse) -> None:
@@ -146,11 +160,24 @@ class HttpCall:
             return
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await response.prepare(self._request)
-                await response.write_eof()
-                await self._request.writer.drain()
-        except (TimeoutError, ConnectionError):
+                with self.writing():
+                    await response.prepare(self._request)
+                    await response.write_eof()
+                    await self._request.writer.drain()
+        except (TimeoutError, Cancelled):
             self.hang_up()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raise Cancelled for a client that has left, whatever the library or the loop says of it."""
+        try:
+            yield
+        except ConnectionError as error:
+            raise Cancelled("the client has left") from error
+        except RuntimeError as error:
+            if CLOSED not in str(error):
+                raise
+            raise Cancelled("the client has left") from error
 
     def hang_up(self) -> None:
         """Close the connection without waiting for its client."""

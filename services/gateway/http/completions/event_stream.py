@@ -68,9 +68,8 @@ class EventStream:
     async def _write(self, data: bytes) -> None:
         response = self._response or await self._open()
         try:
-            await response.write(data)
-        except ConnectionError as error:
-            raise Cancelled("the client is gone") from error
+            with self._call.writing():
+                await response.write(data)
         except asyncio.CancelledError:
             # The library lets nobody wait for this client again, and what it was sent may be cut.
             self._stuck = True
