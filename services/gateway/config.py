@@ -44,6 +44,12 @@ class GatewayConfig(ServiceConfig):
         help="names by which HTTP clients may call the host, beside localhost and its address; * = any, as "
         "by default where http_host is no loopback address",
     )
+    http_max_body_bytes: int = field_of(
+        128 << 20,
+        help="bytes of HTTP bodies that are on their way at once, of all connections; beyond them a 429",
+        minimum=1 << 20,
+        maximum=1 << 40,
+    )
     max_request_bytes: int = field_of(
         4 << 20, help="longest request, bytes", minimum=1 << 10, maximum=64 << 20
     )

@@ -15,7 +15,7 @@ import structlog
 
 from services.gateway.http.listener import HEALTH_PLACES
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
-from tests.integration.gateway_peers import fleet, gateway
+from tests.integration.gateway_peers import Running, fleet, gateway
 from tests.integration.http_edge import CHAT, HELLO, TEXT, edge
 from tests.support.certificate import Certificate, make_certificate
 from tests.support.http import call, http_client
@@ -367,6 +367,73 @@ async def test_the_deadline_of_a_request_counts_from_its_head_on(nats_url: str) 
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
         assert head.startswith(b"HTTP/1.1 504 ")
         assert not peers["tokenizer-0"].got
+
+
+# ---- how many bytes of bodies ---------------------------------------------------------------------------
+
+
+ROOM_BYTES = 1 << 20
+HALF = ROOM_BYTES // 2
+
+
+async def sending(
+    here: AsyncExitStack, address: str, framing: bytes, come: int, key: str = ""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has sent so many bytes of a body."""
+    reader, writer = await here.enter_async_context(connected(address))
+    authorization = b"Authorization: Bearer %s\r\n" % key.encode() if key else b""
+    writer.write(POST + authorization + framing + b"\r\n\r\n" + b" " * come)
+    await writer.drain()
+    return reader, writer
+
+
+async def head_of(reader: asyncio.StreamReader) -> bytes:
+    return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
+
+
+async def held_bytes(running: Running, count: int) -> None:
+    assert running.http._connections is not None
+    router = running.http._respond.__self__  # type: ignore[attr-defined]  # the router's method
+    await until(lambda: router._body_room.held_bytes == count)
+
+
+async def test_bodies_of_all_connections_have_one_room_and_give_it_back(nats_url: str) -> None:
+    """It takes what fits to the last byte; one more is refused, by what it says and by what it sends."""
+    before = value("penstock_shed_total", hop="gateway", reason="bodies")
+    options = {"http_max_body_bytes": ROOM_BYTES, "max_request_bytes": ROOM_BYTES}
+    async with gateway(nats_url, **options) as running, AsyncExitStack() as here:
+        address = running.http.address
+        ends = [await sending(here, address, b"Content-Length: %d" % HALF, HALF - 1) for _ in range(2)]
+        await held_bytes(running, ROOM_BYTES - 2)
+        fits, _ = await sending(here, address, b"Content-Length: 2", 2)
+        said, _ = await sending(here, address, b"Content-Length: 3", 0)
+        sent, writer = await sending(here, address, b"Transfer-Encoding: chunked", 0)
+        writer.write(b"3\r\n   \r\n")
+        heads = [await head_of(reader) for reader in (fits, said, sent)]
+        assert [head.split(b" ")[1] for head in heads] == [b"400", b"429", b"429"]
+        assert all(b"\r\nRetry-After: 1\r\n" in head for head in heads[1:])
+        for reader, writer in ends:
+            writer.write(b"x")
+            assert (await head_of(reader)).startswith(b"HTTP/1.1 400 ")
+        await held_bytes(running, 0)
+    assert value("penstock_shed_total", hop="gateway", reason="bodies") == before + 2
+
+
+async def test_a_tenant_leaves_room_for_the_bodies_of_others(nats_url: str, tmp_path: Path) -> None:
+    keys = {tenant: new_api_key() for tenant in ("acme", "rival")}
+    file = tmp_path / "keys.toml"
+    entries = [describe_api_key(ApiKey(tenant, tenant, hash_api_key(key))) for tenant, key in keys.items()]
+    file.write_text("\n".join(entries))
+    options = {"http_max_body_bytes": ROOM_BYTES, "max_request_bytes": HALF, "api_keys": str(file)}
+    async with gateway(nats_url, **options) as running, AsyncExitStack() as here:
+        address = running.http.address
+        almost = (b"Content-Length: %d" % HALF, HALF - 1)
+        await sending(here, address, *almost, key=keys["acme"])
+        await held_bytes(running, HALF - 1)
+        more, _ = await sending(here, address, b"Content-Length: 2", 1, key=keys["acme"])
+        assert (await head_of(more)).startswith(b"HTTP/1.1 429 ")
+        await sending(here, address, *almost, key=keys["rival"])
+        await held_bytes(running, 2 * (HALF - 1))
 
 
 # ---- how many connections --------------------------------------------------------------------------------

@@ -236,3 +236,23 @@ async def test_a_connection_without_a_call_is_asked_to_go(
             await asyncio.wait_for(channel.wait_for_state_change(state), TIMEOUT_S)
             state = channel.get_state()
         assert await answers(rpc.InferenceStub(channel))  # it connects again by itself
+
+
+async def test_a_message_of_too_many_parts_is_refused_before_it_is_read(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megabytes of empty parts would hold up everybody's tokens while they are read."""
+    read: list[int] = []
+    really_read = edge_intake._read
+
+    def noted(raw: bytes, reader: Any, kind: Any) -> Any:
+        return really_read(raw, lambda each: read.append(len(each)) or reader(each), kind)
+
+    monkeypatch.setattr(edge_intake, "_read", noted)
+    empty = pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage()] * 20_001))
+    async with gateway(nats_url) as running:
+        with pytest.raises(grpc.aio.AioRpcError, match="more than 20000 parts") as refused:
+            async for _ in rpc.InferenceStub(running.channel).Generate(empty):
+                pass
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not read

@@ -187,6 +187,7 @@ OTHERWISE = {
 }
 """The limits over which something else happens than in the rest of their room."""
 SETTINGS = {
+    "http_max_body_bytes": "429, with a hint when to come back",
     "max_request_bytes": "413 or RESOURCE_EXHAUSTED",
     "max_sessions": "shed, with a hint when to come back",
     "max_text_calls": "shed, with a hint when to come back",

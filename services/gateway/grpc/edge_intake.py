@@ -15,12 +15,14 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import Descriptor
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.grpc.edge import refuse_request
 from services.gateway.grpc.edge_status import abort_call
 from services.gateway.grpc.edge_text import AnyCall, call_authorization, client_metadata
+from services.gateway.grpc.message_parts import check_parts
 from services.gateway.scope.arrival import arrived_s, note_arrival
 from services.gateway.scope.call_identity import REQUEST_ID, CallIdentity, note_identity
 from services.gateway.scope.request_timeline import RequestTimeline
@@ -30,6 +32,11 @@ from shared.telemetry import metrics
 from shared.telemetry.trace_context import TRACEPARENT
 
 INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
+KINDS = {
+    f"/{INFERENCE}/{method.name}": method.input_type
+    for method in pb.DESCRIPTOR.services_by_name["Inference"].methods
+}
+"""The message that each method of the contract takes."""
 GENERATE = f"/{INFERENCE}/Generate"
 
 GRPC_ENDPOINT = "grpc"
@@ -92,7 +99,7 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
             try:
                 with self._taken_in(method):
                     self._check(method, call)
-                    message = _read(await _sent(call), read)
+                    message = _read(await _sent(call), read, KINDS.get(method))
                     return await behaviour(message, call)
             except PenstockError as error:
                 await self._refuse(method, error, call)
@@ -105,7 +112,7 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         async def answer(raws: AsyncIterator[bytes], call: AnyCall) -> AsyncIterator[Any]:
             try:
                 with self._taken_in(method):
-                    messages = (_read(raw, read) async for raw in raws)
+                    messages = (_read(raw, read, None) async for raw in raws)
                     async for response in behaviour(messages, call):
                         yield response
             except PenstockError as error:
@@ -164,7 +171,8 @@ async def _sent(call: AnyCall) -> bytes:
     return bytes(raw)
 
 
-def _read(raw: bytes, read: Read) -> Any:
+def _read(raw: bytes, read: Read, kind: Descriptor | None) -> Any:
+    check_parts(raw, kind)
     try:
         return read(raw)
     except Exception as error:

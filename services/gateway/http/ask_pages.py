@@ -16,8 +16,9 @@ from services.gateway.request.request import MAX_DEADLINE_MS
 from services.gateway.scope.arrival import arrived_s
 from services.gateway.session.ingress import Ingress
 from shared.deadline import Deadline
-from shared.errors import PenstockError
+from shared.errors import Overloaded, PenstockError
 from shared.files.api_key_file import ApiKey
+from shared.telemetry import metrics
 
 Find = Callable[[ApiKey, JsonFields, Deadline], Coroutine[Any, Any, Any]]
 """A function that finds what the body asks for, as JSON."""
@@ -34,7 +35,7 @@ class AskPages:
         try:
             key = self._ingress.identify(call.authorization)
             self._ingress.check_rate(key)
-            body = await call.read_json()
+            body = await _body(call, key)
             return call.json(await find(key, body, self._deadline(body, call.headers)))
         except PenstockError as error:
             self._ingress.count_refused(key, error)
@@ -48,3 +49,12 @@ class AskPages:
             problem = f"is {deadline_ms}: send milliseconds from 1 to {MAX_DEADLINE_MS}"
             raise WrongField(f"{FIELD}.deadline_ms", problem)
         return Deadline(arrived_s() + deadline_ms / 1000)
+
+
+async def _body(call: HttpCall, key: ApiKey) -> JsonFields:
+    """Raises what `read_json` raises, and counts what there is no room for."""
+    try:
+        return await call.read_json(key.tenant)
+    except Overloaded as error:
+        metrics.SHED.labels(hop="gateway", reason=error.reason).inc()
+        raise

@@ -62,7 +62,7 @@ class CompletionCalls:
         try:
             key = self._ingress.identify(call.authorization)
             self._ingress.check_room(key)  # before anything is read, which costs more than the answer
-            asked = read(await call.read_json(), call.headers, self._config.default_max_tokens)
+            asked = read(await call.read_json(key.tenant), call.headers, self._config.default_max_tokens)
             names = asked.field_names
             salt = asked.options.cache_salt
             sessions = await CallSessions.open(self._ingress, key, asked.choices, cache_salt=salt)
