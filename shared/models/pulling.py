@@ -10,8 +10,8 @@ from typing import Any
 
 from shared.deadline import SYSTEM_CLOCK
 from shared.engine.loading.gguf.find_file import find_gguf
-from shared.engine.loading.gguf.parts import part_paths
 from shared.errors import InvalidRequest
+from shared.files.atomic_write import write_file
 from shared.files.model_store import (
     KeptFile,
     KeptModel,
@@ -31,6 +31,9 @@ MAX_MODEL_BYTES = 1 << 43
 """The most bytes of a model, 8 TiB."""
 SPARE_BYTES = 64 << 20
 """The room that a disk keeps when a model is on it."""
+
+COMMIT_MARK = ".commit"
+"""The file that says of which commit of the hub the files are that have come."""
 
 PullProgress = Callable[[str, int, int], None]
 """(what is done, bytes that are done, bytes in all)."""
@@ -82,11 +85,13 @@ def pull_from_hub(name: str, progress: PullProgress, pick: str = "") -> KeptMode
     known = find_kept(name)
     if (
         known is not None
+        and known.folder.is_dir()
         and known.revision == commit
         and {f.name for f in known.files} == {f.name for f in files}
     ):
         return known
     with incoming_folder(name) as incoming:
+        _begin(incoming, commit)
         _check_room(incoming, sum(file.size_bytes for file in files))
         fetched = _Counter(progress, ALL_BYTES, sum(file.size_bytes for file in files))
         for file in files:
@@ -111,6 +116,7 @@ def pull_from_disk(path: Path, name: str, progress: PullProgress, pick: str = ""
     with incoming_folder(name) as incoming:
         total = sum(file.stat().st_size for file in sources)
         _check_room(incoming, total)
+        (incoming / COMMIT_MARK).unlink(missing_ok=True)  # what is here is of no commit from now on
         copied = _Counter(progress, COPIED_BYTES, total)
         kept = [copy_file(file, incoming / file.name, copied.note) for file in sources]
         return _keep(name, str(path.resolve()), "", incoming, kept)
@@ -123,15 +129,9 @@ def _files_on_disk(path: Path, pick: str) -> list[Path]:
             raise InvalidRequest(f"{path} is no GGUF file; give one, or a model's folder")
         path, pick = gguf.parent, gguf.name
     names = [each.name for each in path.iterdir() if each.is_file()]
-    if pick:
-        card = (
-            [CARD]
-            if CARD in names and len({part_paths(Path(n))[0] for n in names if n.endswith(".gguf")}) == 1
-            else []
-        )
-        wanted = [each for each in wanted_files(names, str(path), pick) if each != CARD] + card
-    else:
-        wanted = list(wanted_files(names, str(path)))
+    wanted = wanted_files(names, str(path), pick)
+    if pick:  # whatever else lies beside it, such as a card, may be another model's
+        wanted = tuple(each for each in wanted if each != CARD)
     return [path / each for each in wanted]
 
 
@@ -145,6 +145,15 @@ def _stated_files(siblings: Sequence[Any], repository: str, pick: str) -> list[H
             raise InvalidRequest(f"the hub says neither size nor checksum of {name}: it cannot be checked")
         files.append(HubFile(name, stated.size, sha256, str(stated.blob_id or "")))
     return files
+
+
+def _begin(incoming: Path, commit: str) -> None:
+    """Leave what a cut off pull of the same commit has; parts of another one would be mixed up with it."""
+    mark = incoming / COMMIT_MARK
+    if not mark.is_file() or mark.read_text() != commit:
+        for path in incoming.iterdir():
+            path.unlink()
+        write_file(mark, commit.encode())
 
 
 def _check_room(folder: Path, size_bytes: int) -> None:

@@ -45,7 +45,10 @@ def _chosen_gguf(names: Sequence[str], of: str, pick: str) -> list[str]:
     firsts = {part_paths(Path(name))[0].name for name in names}
     if pick:
         if pick not in names:
-            raise InvalidRequest(f"{of} has no file {pick!r}; it has {_listed(sorted(firsts))}")
+            raise InvalidRequest(
+                f"{of} has no GGUF file {pick!r} with a name of letters, digits and . _ + -; it has "
+                f"{_listed(sorted(firsts))}"
+            )
         firsts = {part_paths(Path(pick))[0].name}
     if not firsts:
         raise InvalidRequest(

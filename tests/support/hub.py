@@ -17,8 +17,11 @@ LARGE = (".safetensors", ".gguf")
 
 
 class Hub(http.server.ThreadingHTTPServer):
-    """Has the model `name` with the files of `folder`. `held`: files whose second half waits for `go_on`, and
-    never comes once `cuts` is set. `wrong`: files with another content than they are stated to have."""
+    """Has the model `name` with the files of `folder`.
+
+    `held`: files whose second half waits for `go_on`, and never comes once `cuts` is set. `wrong`: files with
+    another content than they are stated to have. `moved_to`: where it sends whoever wants a file.
+    """
 
     daemon_threads = True
 
@@ -29,6 +32,7 @@ class Hub(http.server.ThreadingHTTPServer):
         self.held = held
         self.wrong: tuple[str, ...] = ()
         self.cuts = False
+        self.moved_to = ""
         self.ranges: list[str] = []
         self.authorized: list[str | None] = []
         self.siblings: list[dict[str, Any]] = []
@@ -92,12 +96,18 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         hub, path = self.server, self.path.partition("?")[0]
-        hub.authorized.append(self.headers.get("Authorization"))
+        if "/resolve/" in path:
+            hub.authorized.append(self.headers.get("Authorization"))
         file = hub.folder / path.rpartition("/")[2]
         if path.startswith(f"/api/models/{hub.name}/tree/"):
             self._send(json.dumps(hub.tree()).encode(), {}, with_body=with_body)
         elif path.startswith(f"/api/models/{hub.name}"):
             self._send(json.dumps(hub.described()).encode(), {}, with_body=with_body)
+        elif hub.moved_to and "/resolve/" in path:
+            self.send_response(302)
+            self.send_header("Location", f"{hub.moved_to}{path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
         elif path.startswith(f"/{hub.name}/resolve/") and file.is_file():
             told = {"ETag": f'"{_oid(file)}"', "X-Repo-Commit": COMMIT}
             body = file.read_bytes()
@@ -123,7 +133,7 @@ class _Answers(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if not with_body:
             return
-        half = len(body) // 2 if held else len(body)
+        half = max(1, len(body) // 2) if held else len(body)
         self.wfile.write(body[:half])
         if held:
             self.wfile.flush()

@@ -72,6 +72,8 @@ ROOMS = (
             "shared/engine/loading",
             "shared/engine/adapters.py",
             "shared/text",
+            "shared/models",
+            "shared/files/model_store.py",
             "shared/retrieval/encoders",
         ),
     ),
