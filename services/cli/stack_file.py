@@ -104,7 +104,7 @@ def stack_adapter_file(state_dir: Path, option: str) -> str:
 
 
 def stack_models(state_dir: Path, option: str) -> tuple[str, ...]:
-    """Where the files of the stack's models are. Raises NoStack."""
+    """Return where the files of the stack's models are. Raises NoStack."""
     models = _stack(state_dir, option).get("models")
     return tuple(path for path in models if isinstance(path, str)) if isinstance(models, list) else ()
 

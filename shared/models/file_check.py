@@ -16,7 +16,7 @@ Noted = Callable[[int], None]
 """Takes how many bytes more have been dealt with."""
 
 
-def read_file(path: Path, noted: Noted) -> KeptFile:
+def digest_file(path: Path, noted: Noted) -> KeptFile:
     """Return the digest and size of a file. Raises OSError."""
     digest, size_bytes = hashlib.sha256(), 0
     for chunk in _chunks(path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ _LICENCE = re.compile(r"^license:\s*['\"]?([\w.+ -]{1,64}?)['\"]?\s*$", re.MULTI
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model is. `parameters` is 0 where weights are packed and nobody says how many they are.
+    """Facts of a model. `parameters` is 0 where weights are packed and nobody says how many they are.
     `trouble` says why it cannot be served, "" where it can as far as its headers show."""
 
     model_format: str
@@ -114,22 +113,29 @@ def _stored_tensors(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The dtype and shape of each tensor of a checkpoint. Raises NotFound, InvalidRequest."""
     for file in weight_files(folder):
         try:
-            with file.open("rb") as content:
-                (length,) = struct.unpack("<Q", content.read(8))
-                header = json.loads(content.read(min(length, MAX_HEADER_BYTES)))
+            header = json.loads(_header(file))
             for name, about in header.items():
                 if name != "__metadata__":
                     yield str(about["dtype"]), tuple(int(size) for size in about["shape"])
         except (
             OSError,
             ValueError,
-            struct.error,
             KeyError,
             TypeError,
             AttributeError,
             RecursionError,
         ) as error:
             raise damaged_file(file, error) from error
+
+
+def _header(file: Path) -> bytes:
+    """Return what says where a file has which tensor. Raises OSError, ValueError."""
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        header = content.read(min(length, MAX_HEADER_BYTES))
+    if len(header) != length:
+        raise ValueError(f"its header is to have {length} bytes")
+    return header
 
 
 def _licence(path: Path) -> str:

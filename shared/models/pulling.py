@@ -21,7 +21,7 @@ from shared.files.model_store import (
     incoming_folder,
     keep_model,
 )
-from shared.models.file_check import check_digest, copy_file, read_file
+from shared.models.file_check import check_digest, copy_file, digest_file
 from shared.models.hub_file import fetch_file
 from shared.models.model_facts import format_of, quantization_of
 from shared.models.wanted_files import CARD, wanted_files
@@ -74,7 +74,7 @@ def pull_from_hub(name: str, progress: PullProgress, pick: str = "") -> KeptMode
     it is not what the hub says, InvalidRequest for what is no model, OSError.
     """
     from huggingface_hub import HfApi, hf_hub_url  # noqa: PLC0415 - a second of import time
-    from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415 - as above
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # noqa: PLC0415 - as above
 
     check_kept_name(name)
     repository, _, revision = name.partition("@")
@@ -100,7 +100,7 @@ def pull_from_hub(name: str, progress: PullProgress, pick: str = "") -> KeptMode
         checked = _Counter(progress, CHECKED_BYTES, fetched.total)
         kept = []
         for file in files:
-            found = read_file(incoming / file.name, checked.note)
+            found = digest_file(incoming / file.name, checked.note)
             check_digest(incoming / file.name, found, file.sha256, file.git_sha1)
             kept.append(found)
         return _keep(name, repository, commit, incoming, kept)

@@ -30,13 +30,10 @@ def fetch_model(hub_id: str, progress: FetchProgress | None = None) -> Path:
 
     told: dict[str, Any] = {} if progress is None else {"tqdm_class": _bars(FetchReports(progress))}
     repository, _, revision = hub_id.partition("@")
+    if revision:
+        told["revision"] = revision
     with hub_answers(repository):
-        patterns = list(HUB_FILES)
-        return Path(
-            huggingface_hub.snapshot_download(
-                repository, revision=revision or None, allow_patterns=patterns, **told
-            )
-        )
+        return Path(huggingface_hub.snapshot_download(repository, allow_patterns=list(HUB_FILES), **told))
 
 
 @contextmanager

@@ -47,7 +47,9 @@ def served_from(name: str) -> str:
     """Return the state directory of a running stack that serves the model, or that has not said yet what it
     serves; "" where none does."""
     folder = kept_path(name)
-    for state_dir in running_stacks() if folder is not None else ():
+    if folder is None:
+        return ""
+    for state_dir in running_stacks():
         try:
             served = stack_models(state_dir, "--state-dir DIR")
         except NoStack:  # it is still being started, and may be about to read the files

@@ -38,6 +38,7 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
             }
         ],
         "adapter_file": "/state/adapters.toml",
+        "models": [],
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stack.json", "stack.lock"]
     state_dir.release()

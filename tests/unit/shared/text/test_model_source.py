@@ -120,7 +120,7 @@ def test_what_is_neither_a_directory_nor_a_hub_id_is_not_found(name: str) -> Non
 
 @pytest.mark.usefixtures("hub_cache")
 def test_a_model_that_cannot_be_fetched_is_unavailable_with_what_to_do() -> None:
-    with pytest.raises(Unavailable, match=r"could not be fetched .*give a local directory"):
+    with pytest.raises(Unavailable, match=r"could not be fetched .*where there is no hub, bring its folder"):
         resolve_model("org/tiny")
 
 
