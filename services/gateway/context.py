@@ -9,6 +9,7 @@ from services.gateway.admission.admission_queue import AdmissionQueue
 from services.gateway.admission.degradation import Degradation
 from services.gateway.admission.pressure import Pressure
 from services.gateway.config import GatewayConfig
+from services.gateway.fleet.away_models import AwayModels
 from services.gateway.fleet.breakers import Breakers
 from services.gateway.fleet.canceller import Canceller
 from services.gateway.fleet.model_identity import ModelIdentity, contends
@@ -49,6 +50,7 @@ class SessionContext:
     tasks: Tasks
     ended_requests: EndedRequests
     exporter: SpanExporter | None
+    away_models: AwayModels
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -120,4 +122,5 @@ class SessionContext:
             tasks=tasks,
             ended_requests=EndedRequests(),
             exporter=exporter,
+            away_models=AwayModels(config.max_sessions),
         )

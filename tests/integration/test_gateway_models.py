@@ -181,3 +181,28 @@ async def test_a_speculator_drafts_for_the_models_that_it_names_alone(nats_url: 
             assert reserve.speculator == drafted
             await peers.text(envelope.request_id, 5, "a", finish="stop")
             assert (await call).outcome == "finished"
+
+
+async def test_requests_that_wait_for_a_model_leave_room_for_those_of_another(nats_url: str) -> None:
+    async with fleet(nats_url, "retriever") as peers, gateway(nats_url, max_sessions=8) as running:
+        await add_two_models(peers, running)
+        peers["decode-1"].say(state="draining")
+        await running.knows("decode", 1)
+        calls = {asyncio.create_task(generate(running.stub, ask_of("two"))) for _ in range(8)}
+        while len(calls) > 2:  # a quarter of the sessions may wait
+            done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            for call in done:
+                assert (await call).outcome == "shed"
+                assert (
+                    "no decode instance of the model 'two' is ready, and 2 requests" in (await call).details
+                )
+        other = asyncio.create_task(generate(running.stub, ask_of("one")))
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await other).outcome == "finished"
+        await peers.add("decode", 2, **TWO)
+        for _ in calls:
+            envelope, _ = await peers.placed(prefill="prefill-1")
+            await peers.text(envelope.request_id, 5, "a", finish="stop")
+            peers["prefill-1"].got = [each for each in peers["prefill-1"].got if each[0] is not envelope]
+        assert [(await call).outcome for call in calls] == ["finished"] * 2

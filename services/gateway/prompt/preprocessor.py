@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -91,13 +92,19 @@ class Preprocessor:
         """The last tokenization: what was asked, and its answer."""
 
     async def admit_request(self, request: Request) -> ModelIdentity:
-        """The model, once there is a worker of it; raises NotFound when it is not served."""
+        """The model, once there is a worker of it; raises NotFound when it is not served, Overloaded where
+        too many wait for a worker while those of other models are there."""
         instances = self._fleet.instances
 
         def workers() -> Sequence[InstanceView]:
             return () if waits_for_worker(request.model, instances) else instances("decode")
 
-        await wait_for_instances(workers, "decode", Deadline.after(self._wait_s()), model=request.model)
+        if not workers():
+            others_are_served = bool(instances("decode"))
+            waiting = self._context.away_models.waiting(request.model) if others_are_served else nullcontext()
+            with waiting:
+                deadline = Deadline.after(self._wait_s())
+                await wait_for_instances(workers, "decode", deadline, model=request.model)
         return find_model(request.model, instances, request.tenant)
 
     async def retrieve_passages(

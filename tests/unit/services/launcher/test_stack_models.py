@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from services.launcher.stack_models import MAX_MODELS
 from shared.config.settings import load_config
 from shared.files.adapter_file import read_adapter_file
 from shared.roles import REQUIRED_ROLES, ROLES
+from tests.support.data import REPOSITORY
 
 TWO = ("--model", "a=org/small", "--model", "org/large")
 
@@ -159,3 +162,19 @@ def test_an_adapter_of_the_command_line_is_one_over_the_first_model(tmp_path: Pa
     prepare_adapter_file(options)
     (entry,) = read_adapter_file(options.adapter_file)
     assert (entry.base, entry.name) == ("a", "sql")
+
+
+def test_the_page_s_command_and_file_name_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPOSITORY / "services" / "README.md").read_text().split("### Several models\n", 1)[1]
+    command, _ = re.findall(r"^\.venv/bin/penstock (.*?)(?: +#.*)?$", page, re.MULTILINE)[:2]
+    (tmp_path / "llama").mkdir()
+    name, *argv = shlex.split(command.replace("/models/my-llama", str(tmp_path / "llama")))
+    models = parse_options(argv, {}).models
+    assert (name, [model.served_name for model in models]) == ("up", ["small", "org/name"])
+    (file,) = re.findall(r"```text\n(\[models\].*?)```", page, re.DOTALL)
+    options = parse_options([], in_file(tmp_path, file))
+    assert options.problems == ()
+    assert [(model.served_name, model.model) for model in options.models] == [
+        ("small", "/models/my-llama"),
+        ("large", "org/name"),
+    ]

@@ -42,11 +42,11 @@ def test_a_checkpoint_is_told_with_shapes_tokenizer_and_template(checkpoint: Pat
 def test_a_gguf_file_is_told_too(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     model = GgufModel.of(save_shape(tmp_path / "hf", SHAPES["llama"]))
-    held = model.write(file, "Q8_0", tokenizer=sentencepiece_metadata())
+    held = model.write(file, "F16", tokenizer=sentencepiece_metadata())
     facts = facts_of(file)
     assert (facts.model_format, facts.quantization, facts.architecture) == (
         "gguf",
-        "Q8_0",
+        "F16",
         "LlamaForCausalLM",
     )
     assert facts.parameters == sum(tensor.size for tensor in held.values())
