@@ -19,8 +19,8 @@ from services.retriever.served_corpus import ServedCorpus
 from shared.errors import PenstockError
 from shared.messages import Filters, Retrieved, ScoredPassage
 from shared.retrieval.encoders.embedder import MAX_TOKENS
-from shared.retrieval.encoders.fusion import Ranking, fuse_rankings
-from shared.retrieval.encoders.passage_probability import PassageEvidence, falling
+from shared.retrieval.encoders.fusion import Ranking, add_shares, fuse_rankings
+from shared.retrieval.encoders.passage_probability import PassageEvidence, falling, lead_of
 from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.encoders.vectors import Vectors
 from shared.retrieval.index.lexical import Allowed, Rows, Scores
@@ -30,6 +30,9 @@ FIRST_STAGE_PASSAGES = 100
 """The passages of each ranking."""
 MEANING_WEIGHT = 3.0
 """The weight of meaning beside that of words, for a question that the embedder knows every word of."""
+CLEARLY_FIRST = 0.07
+"""A best passage whose score is higher than the next one's by this is the best: another look at them costs
+more than it finds."""
 KNOWN_LITTLE = 0.1
 """A question that the embedder knows less of has token states that say nothing which is worth their time."""
 TRUNCATED = f"the question is longer than {MAX_TOKENS} tokens: its meaning was searched for by its beginning"
@@ -52,7 +55,8 @@ class Searcher:
         self, vectors: QuestionVectors, *, is_reranked: bool = False, reranks_agreed: bool = True
     ) -> None:
         """`is_reranked`: what is found has another order before it; `reranks_agreed`: also where words and
-        meaning agree on what is best, and where little is known of the question's words."""
+        meaning agree on what is best, or one passage clearly is, and where little is known of the question's
+        words."""
         self._vectors = vectors
         self._is_reranked = is_reranked
         self._reranks_agreed = reranks_agreed
@@ -85,13 +89,14 @@ class Searcher:
             for place, *ranked in zip(group.places, *found, strict=True):
                 weight = MEANING_WEIGHT * embedded.known[place]
                 meaning = _ranking(*ranked, weight=weight)
-                if embedded.known[place] < KNOWN_LITTLE or _agree(words[place], meaning):
-                    settled.add(place)
+                agreed = embedded.known[place] < KNOWN_LITTLE or _agree(words[place], meaning)
                 meaning = _with_cosines(
                     meaning, words[place].rows, group.index.vectors, embedded.vectors[place]
                 )
                 cosines[place] = meaning
                 hits_of[place] = self._hits(asks[place], group.index, [meaning, words[place]])
+                if agreed or _is_clear(hits_of[place]):
+                    settled.add(place)
         search_us = (time.perf_counter_ns() - began_ns) // 1000 - embed_us
         group_of = {place: group for group in groups for place in group.places}
         answers: list[Retrieved | Unranked | PenstockError] = []
@@ -135,7 +140,9 @@ class Searcher:
         passages that differ in spaces and case alone are one, named as it was found first."""
         most = max(ask.retrieve.k, RERANKED_PASSAGES if self._is_reranked else 0)
         hits: dict[str, Hit] = {}
-        for row, score in fuse_rankings(rankings, 2 * FIRST_STAGE_PASSAGES):
+        fused = fuse_rankings(rankings, 2 * FIRST_STAGE_PASSAGES)
+        shares = index.lexical.word_shares(ask.retrieve.query, [row for row, _ in fused])
+        for row, score in add_shares(fused, shares):
             hit = index.hit(row, score)
             hits.setdefault(" ".join(hit.text.casefold().split()), hit)
             if len(hits) == most:
@@ -155,6 +162,11 @@ def _agree(words: Ranking, meaning: Ranking) -> bool:
     return list(words.rows[:1]) == list(meaning.rows[:1])
 
 
+def _is_clear(hits: Sequence[Hit]) -> bool:
+    """Whether the best passage stands far above the next one."""
+    return len(hits) < 2 or hits[0].score - hits[1].score >= CLEARLY_FIRST
+
+
 def _rated(
     index: PassageIndex,
     question: str,
@@ -167,12 +179,14 @@ def _rated(
     of_words = dict(zip(words.rows, words.scores, strict=True))
     cosines = {} if meaning is None else dict(zip(meaning.rows, meaning.scores, strict=True))
     most = index.lexical.most_score(question) or 1.0
+    lead = lead_of(words.scores, most)
     likely = [
         PassageEvidence(
             cosine=cosines.get(hit.row, 0.0),
             words=of_words.get(hit.row, 0.0) / most,
             fused=hit.score,
             known=known,
+            lead=lead,
         ).probability
         for hit in hits
     ]

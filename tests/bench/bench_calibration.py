@@ -5,8 +5,8 @@
 The sets in BEIR's form after `--learn`, and the first half of XQuAD's English and German questions, are what
 is learned from (`--fit` prints it); the second half, the documentation and those after `--beir` are not
 looked at for that. Each question counts with its first ten passages; `none` are the same questions without
-the passages that answer them. ECE is the mean distance of score and share over ten bins of scores (Guo et al.
-2017, arXiv:1706.04599).
+the passages that answer them, from which as much is learned. ECE is the mean distance of score and share over
+ten bins of scores (Guo et al. 2017, arXiv:1706.04599).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import tempfile
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,8 @@ import numpy.typing as npt
 
 from services.retriever.searcher import FIRST_STAGE_PASSAGES, MEANING_WEIGHT
 from shared.retrieval.encoders.embedder import Embedder
-from shared.retrieval.encoders.fusion import Ranking, fuse_rankings
-from shared.retrieval.encoders.passage_probability import WEIGHTS, PassageEvidence
+from shared.retrieval.encoders.fusion import Ranking, add_shares, fuse_rankings
+from shared.retrieval.encoders.passage_probability import WEIGHTS, PassageEvidence, lead_of
 from shared.retrieval.index.passage_index import PassageIndex
 from tests.bench.bench_retrieval import index_of
 from tests.bench.retrieval_sets import RetrievalSet, beir_set, documentation_set, xquad_set
@@ -47,16 +48,26 @@ class RatedSet:
     right: Columns
 
 
-def rated(asked: RetrievalSet, embedder: Embedder, *, without_answers: bool = False) -> RatedSet:
-    """Search as the retriever does."""
+def rated(asked: RetrievalSet, embedder: Embedder) -> tuple[RatedSet, RatedSet]:
+    """Search as the retriever does: all passages, and those that do not answer the question."""
     with tempfile.TemporaryDirectory(prefix="penstock-calibration-") as folder:
         index = index_of(asked, embedder, Path(folder))
+    return _rated(asked, index, embedder, "", ()), _rated(asked, index, embedder, ", none", asked.gains)
+
+
+def _rated(
+    asked: RetrievalSet,
+    index: PassageIndex,
+    embedder: Embedder,
+    suffix: str,
+    left_out: Sequence[Container[str]],
+) -> RatedSet:
     rows, right = [], []
-    for question, gains in zip(asked.questions, asked.gains, strict=True):
-        for name, evidence in _found(index, question, embedder, gains if without_answers else ()):
+    for question, gains, out in zip_longest(asked.questions, asked.gains, left_out, fillvalue=()):
+        for name, evidence in _found(index, str(question), embedder, out):
             rows.append(evidence.features)
             right.append(float(name in gains))
-    return RatedSet(asked.name + (", none" if without_answers else ""), np.array(rows), np.array(right))
+    return RatedSet(asked.name + suffix, np.array(rows), np.array(right))
 
 
 def _found(
@@ -78,12 +89,15 @@ def _found(
         Ranking(list(words), list(words.values())),
     ]
     most = index.lexical.most_score(question) or 1.0
+    lead = lead_of(list(words.values()), most)
+    fused = fuse_rankings(rankings, 2 * FIRST_STAGE_PASSAGES)
+    shares = index.lexical.word_shares(question, [row for row, _ in fused])
     return [
         (
             index.table.file_of(row).name,
-            PassageEvidence(meaning.get(row, 0.0), words.get(row, 0.0) / most, fused, known),
+            PassageEvidence(meaning.get(row, 0.0), words.get(row, 0.0) / most, score, known, lead),
         )
-        for row, fused in fuse_rankings(rankings, COUNTED)
+        for row, score in add_shares(fused, shares)[:COUNTED]
     ]
 
 
@@ -147,19 +161,15 @@ def main() -> None:
     embedder = Embedder.load(threads=1)
     english, german = (xquad_set(options.xquad, language) for language in ("en", "de"))
     if options.fit:
-        learned = [rated(beir_set(folder), embedder) for folder in options.learn]
-        first = half(english, 0)
-        learned += [rated(first, embedder), rated(first, embedder, without_answers=True)]
-        learned.append(rated(half(german, 0), embedder))
+        sets = [*map(beir_set, options.learn), half(english, 0), half(german, 0)]
+        learned = list(chain.from_iterable(rated(each, embedder) for each in sets))
         print("weights:", ", ".join(f"{each:.2f}" for each in fitted(learned)))
         for each in learned:
             report(each)
         print("not learned from:")
-    second = half(english, 1)
-    report(rated(second, embedder))
-    report(rated(second, embedder, without_answers=True))
-    for asked in (half(german, 1), documentation_set(), *map(beir_set, options.beir)):
-        report(rated(asked, embedder))
+    for asked in (half(english, 1), half(german, 1), documentation_set(), *map(beir_set, options.beir)):
+        for each in rated(asked, embedder):
+            report(each)
 
 
 if __name__ == "__main__":

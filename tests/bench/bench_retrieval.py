@@ -6,7 +6,8 @@ The sets are the documentation's questions (the half that may be looked at), XQu
 set in the form of BEIR (corpus.jsonl, queries.jsonl, qrels/test.tsv), each with an index of its own as a
 retriever makes it. A document counts where its first passage is found. Then in the order of a reranker (late
 interaction, or the Hugging Face cross-encoder in a folder): of every question, and of those alone where words
-and meaning do not agree on the best passage, as retrievers do by late interaction; how long that took, and
+and meaning do not agree on the best passage and none is clearly the best, as retrievers do by late
+interaction; how long that took, and
 the difference with the bounds that 95 of 100 samples of the questions are within.
 """
 
@@ -72,24 +73,24 @@ def by_meaning(index: PassageIndex, asked: RetrievalSet, embedder: Embedder) -> 
 def searched(
     searcher: Searcher, corpus: ServedCorpus, asked: RetrievalSet, ranker: PassageRanker | None = None
 ) -> tuple[RankingScores, Sequence[float]]:
-    """What the retriever answers, one question after the other, and the seconds that each took."""
+    """What the retriever answers, one question after the other, and the seconds of CPU that each took."""
     rankings, seconds = [], []
     for question in asked.questions:
         wanted = Retrieve(question, MOST_PASSAGES, may_degrade=True)
         ask = SearchAsk(wanted, Deadline.after(PATIENCE_S), corpus)
-        begun = time.perf_counter()
+        begun = time.process_time()
         (answer,) = searcher.search_passages([ask])
         if isinstance(answer, Unranked):
             assert ranker is not None
             answer = ranker.rank_passages(ask, answer)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.process_time() - begun)
         assert isinstance(answer, Retrieved)
         rankings.append([document_of(passage.source) for passage in answer.passages])
     return ranking_scores(rankings, asked.gains), seconds
 
 
 def _report(name: str, scores: RankingScores, seconds: Sequence[float] = ()) -> None:
-    took = f"  {1000 * statistics.median(seconds):.1f} ms a question" if seconds else ""
+    took = f"  {1000 * statistics.median(seconds):.1f} ms of CPU a question" if seconds else ""
     print(f"  {name:9} {scores}{took}")
 
 
@@ -126,7 +127,7 @@ def main() -> None:
             reranked, seconds = searched(reranking, corpus, asked, PassageRanker(reranker))
             _report(name, reranked, seconds)
             higher, low, high = ndcg_difference(both, reranked)
-            took = f"{1000 * statistics.fmean(seconds):.1f} ms on average"
+            took = f"{1000 * statistics.fmean(seconds):.1f} ms of CPU on average"
             print(f"  {name}, nDCG@10 {higher:+.4f} ({low:+.4f} to {high:+.4f}), {took}", flush=True)
 
 

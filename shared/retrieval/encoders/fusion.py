@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+SHARE_WEIGHT = 0.4
+"""What the share of a question's words that a passage has counts beside its fused score."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
@@ -37,6 +40,16 @@ def fuse_rankings(rankings: Sequence[Ranking], k: int) -> list[tuple[int, float]
             fused[row] += ranking.weight * share
     ordered = sorted(rows, key=lambda row: -fused[row])[:k]
     return [(row, fused[row] / total if total else 0.0) for row in ordered]
+
+
+def add_shares(fused: Sequence[tuple[int, float]], shares: Sequence[float]) -> list[tuple[int, float]]:
+    """Let the share of the question's words that each of the rows has count beside its fused score; best
+    first, from 0 to 1."""
+    scored = [
+        (row, (score + SHARE_WEIGHT * share) / (1 + SHARE_WEIGHT))
+        for (row, score), share in zip(fused, shares, strict=True)
+    ]
+    return sorted(scored, key=lambda each: -each[1])
 
 
 def spread(scores: Sequence[float]) -> list[float]:

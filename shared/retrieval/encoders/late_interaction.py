@@ -23,8 +23,8 @@ from shared.retrieval.encoders.embedder import DIMENSIONS, Embedder, TextStates
 from shared.retrieval.encoders.rerank import ScoredTexts
 
 NAME = "late-interaction"
-SHARE = 0.6
-"""The share of its scores, beside those of the search, for a question that the encoder knows every word
+WEIGHT = 0.36
+"""What one of its scores counts beside one of the search, for a question that the encoder knows every word
 of."""
 DIGEST_BYTES = 16
 KEPT_TEXT_BYTES = 512
@@ -68,11 +68,11 @@ class LateInteraction:
         self._question = ""
         self._asked: tuple[TextStates, float] | None = None
 
-    def share(self, question: str) -> float:
+    def weight(self, question: str) -> float:
         """Return the weight of these scores beside the search's: in a language that the encoder was not
         taught its states say as little as its vectors."""
         _, known = self._states_of_question(question)
-        return SHARE * known
+        return WEIGHT * known
 
     def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:
         """Score texts from -1 to 1: the mean over the question's tokens of the largest cosine with one of the

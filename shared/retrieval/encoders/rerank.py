@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
-from shared.retrieval.encoders.fusion import spread
 
 BATCH_PASSAGES = 8
 """Scored between two looks at the clock."""
@@ -40,8 +39,9 @@ class Reranker(Protocol):
     @property
     def name(self) -> str: ...
 
-    def share(self, question: str) -> float:
-        """Return what its scores count for this question: 1 alone, 0 nothing beside those of the search."""
+    def weight(self, question: str) -> float | None:
+        """Return what one of its scores counts beside one of the search, which is from 0 to 1; None where
+        its scores count alone."""
         ...
 
     def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:
@@ -73,9 +73,8 @@ def rerank_passages(
     while len(scores) < len(passages) and slowest_s < (left_s := deadline.remaining_s(clock)) and is_wanted():
         scores += reranker.score_texts(question, passages[len(scores) : len(scores) + batch], owner).scores
         slowest_s = max(slowest_s, left_s - deadline.remaining_s(clock))
-    share = reranker.share(question) if scores else 1.0
-    if share < 1:
-        pairs = zip(spread(scores), spread(found[: len(scores)]), strict=True)
-        scores = [share * score + (1 - share) * of_search for score, of_search in pairs]
+    weight = reranker.weight(question) if scores else None
+    if weight is not None:
+        scores = [of_search + weight * score for score, of_search in zip(scores, found, strict=False)]
     best = sorted(range(len(scores)), key=lambda place: -scores[place])
     return Reranked((*best, *range(len(scores), len(passages))), tuple(scores[place] for place in best))

@@ -103,9 +103,27 @@ class LexicalIndex:
     def most_score(self, question: str) -> float:
         """Return what no passage's score exceeds: that of one which had the question's terms again and
         again, and nothing else."""
-        starts, passages = self._counts.starts, self._counts.passages
-        found_in = [int(starts[term + 1] - starts[term]) for term in self._ids_of(question)]
-        return sum(math.log1p((passages - count + 0.5) / (count + 0.5)) for count in found_in)
+        starts = self._counts.starts
+        return sum(self._rarity(int(starts[term + 1] - starts[term])) for term in self._ids_of(question))
+
+    def word_shares(self, question: str, rows: Sequence[int]) -> list[float]:
+        """Return the share of the question's terms, by their rarity, that each of these passages has. How
+        often it has a term does not matter, other than for its score: a passage that has all of them once is
+        often better than one that has the rarest again and again."""
+        ids = sorted(set(self._ids_of(question)))
+        asked, shares, total = np.asarray(rows, np.int64), np.zeros(len(rows)), 0.0
+        for term in ids:
+            found_in = self._counts.postings[
+                int(self._counts.starts[term]) : int(self._counts.starts[term + 1])
+            ]
+            places = np.minimum(np.searchsorted(found_in, asked), len(found_in) - 1)
+            total += (weight := self._rarity(len(found_in)))
+            shares += weight * (found_in[places] == asked)
+        told: list[float] = (shares / total if total else shares).tolist()
+        return told
+
+    def _rarity(self, found_in: int) -> float:
+        return math.log1p((self._counts.passages - found_in + 0.5) / (found_in + 0.5))
 
     def _ids_of(self, question: str) -> list[int]:
         """The question's terms that passages have, each as often as it is asked for, within MAX_POSTINGS."""

@@ -24,8 +24,8 @@ class LastBest:
         self.owners: set[str] = set()
         self._then = then
 
-    def share(self, question: str) -> float:  # noqa: ARG002
-        return 1.0
+    def weight(self, question: str) -> None:  # noqa: ARG002
+        return
 
     def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:  # noqa: ARG002
         self.owners.add(owner)

@@ -137,6 +137,13 @@ def test_what_is_to_be_reranked_comes_with_all_that_a_reranker_reads() -> None:
     assert len(found.texts) == len(GATES)
 
 
+def test_a_passage_with_more_of_the_words_comes_before_one_that_says_the_rarest_again_and_again() -> None:
+    texts = ("gate gate gate gate", "a gate of stone in a wall of stone", "stone wall", "stone", "wall wall")
+    searcher = Searcher(QuestionVectors(Meaning(5, known=0.0)))
+    found = search(searcher, ask("gate wall stone", texts=texts)).passages
+    assert found[0].text == texts[1]
+
+
 def test_until_the_reranker_is_done_there_is_the_order_of_the_search() -> None:
     asked = ask("gate of", 2)
     unranked(asked)
@@ -162,10 +169,12 @@ def test_a_question_that_is_not_to_be_reranked_is_answered_as_it_was_found() -> 
     ("question", "known", "is_reranked"),
     [
         ("gate", 1.0, False),  # the best passage by words is the best by meaning
-        ("wall", 1.0, True),
-        ("tower", 1.0, True),  # words find nothing
-        ("wall", 0.1, True),
-        ("wall", 0.09, False),  # its states would say as little as its vector
+        ("wall", 0.8, True),
+        ("wall", 1.0, False),  # by meaning another one is clearly the best
+        ("wall", 0.5, False),  # by words another one is clearly the best
+        ("tower", 1.0, False),  # words find nothing
+        ("straw stone", 0.1, True),  # two are alike by words, a third is the best by meaning
+        ("straw stone", 0.09, False),  # its states would say as little as its vector
     ],
 )
 def test_late_interaction_looks_where_words_and_meaning_disagree(

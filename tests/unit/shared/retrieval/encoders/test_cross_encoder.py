@@ -82,7 +82,7 @@ def test_scores_are_those_of_transformers(tmp_path: Path, kind: str, labels: int
 
 def test_it_counts_alone_and_is_known_by_its_folder(tmp_path: Path) -> None:
     reranker = CrossEncoder.load(saved(tmp_path, "bert", 1))
-    assert reranker.share(QUESTION) == 1.0
+    assert reranker.weight(QUESTION) is None
     assert reranker.name == tmp_path.name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.retrieval.encoders.fusion import Ranking, fuse_rankings, spread
+from shared.retrieval.encoders.fusion import Ranking, add_shares, fuse_rankings, spread
 
 
 def test_what_all_rankings_have_first_scores_1_and_what_all_have_last_0() -> None:
@@ -34,6 +34,14 @@ def test_a_ranking_that_says_nothing_does_not_count(silent: Ranking) -> None:
 def test_no_more_than_k_rows_come_and_equal_ones_in_the_order_of_the_rankings() -> None:
     fused = fuse_rankings([Ranking([5], [1.0]), Ranking([2], [1.0]), Ranking([9], [1.0])], 2)
     assert [row for row, _ in fused] == [5, 2]
+
+
+def test_the_share_of_the_words_counts_beside_the_score_and_equal_ones_stay_as_they_came() -> None:
+    added = add_shares([(7, 1.0), (8, 0.9), (9, 0.5), (4, 0.1)], [0.0, 0.3, 0.0, 1.0])
+    assert [row for row, _ in added] == [8, 7, 9, 4]
+    assert [score for _, score in added] == pytest.approx([1.02 / 1.4, 1.0 / 1.4, 0.5 / 1.4, 0.5 / 1.4])
+    assert add_shares([(1, 1.0)], [1.0]) == [(1, pytest.approx(1.0))]
+    assert add_shares([], []) == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shared.retrieval.encoders.embedder import MAX_TOKENS, Embedder, TextStates
-from shared.retrieval.encoders.late_interaction import SHARE, KeptStates, LateInteraction
+from shared.retrieval.encoders.late_interaction import WEIGHT, KeptStates, LateInteraction
 
 QUESTION = "Which port does the gate listen on?"
 TEXTS = ("The gate listens on port 50051.", "Carrots are cooked in soup.", "A gate of iron.")
@@ -119,8 +119,8 @@ def test_of_a_question_in_a_language_that_the_encoder_does_not_know_it_says_noth
     embedder: CountingEmbedder,
 ) -> None:
     reranker = LateInteraction(embedder, max_bytes=ROOM_BYTES)
-    assert reranker.share(QUESTION) == pytest.approx(SHARE)
-    assert reranker.share("网关监听哪个端口") == 0.0
+    assert reranker.weight(QUESTION) == pytest.approx(WEIGHT)
+    assert reranker.weight("网关监听哪个端口") == 0.0
 
 
 def test_states_in_8_bits_are_nearly_what_they_were() -> None:

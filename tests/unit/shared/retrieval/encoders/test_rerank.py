@@ -33,12 +33,12 @@ class Numbers:
 
     name = "numbers"
 
-    def __init__(self, clock: SteppedClock, takes_s: Sequence[float], share: float) -> None:
-        self._clock, self._takes_s, self._share = clock, iter(takes_s), share
+    def __init__(self, clock: SteppedClock, takes_s: Sequence[float], weight: float | None) -> None:
+        self._clock, self._takes_s, self._weight = clock, iter(takes_s), weight
 
-    def share(self, question: str) -> float:
+    def weight(self, question: str) -> float | None:
         assert question == "?"
-        return self._share
+        return self._weight
 
     def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:  # noqa: ARG002
         assert question == "?"
@@ -47,12 +47,15 @@ class Numbers:
 
 
 def rerank(
-    *batch_s: float, budget_s: float, share: float = 1.0, found: Sequence[float] = (1.0,) * len(PASSAGES)
+    *batch_s: float,
+    budget_s: float,
+    weight: float | None = None,
+    found: Sequence[float] = (1.0,) * len(PASSAGES),
 ) -> Reranked:
     """In batches of two passages."""
     clock = SteppedClock()
     deadline = Deadline.after(budget_s, clock)
-    reranker = Numbers(clock, batch_s, share)
+    reranker = Numbers(clock, batch_s, weight)
     return rerank_passages(reranker, "?", PASSAGES, found, deadline, batch=2, clock=clock)
 
 
@@ -84,21 +87,26 @@ def test_without_any_time_all_stay_as_they_came() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "order"),
-    [(1.0, (5, 3, 4, 1, 2, 0)), (0.5, (4, 5, 2, 3, 1, 0)), (0.0, (4, 2, 5, 3, 1, 0))],
+    ("weight", "order"),
+    [
+        (None, (5, 3, 4, 1, 2, 0)),
+        (0.03, (5, 4, 3, 2, 1, 0)),
+        (0.01, (4, 5, 2, 3, 1, 0)),
+        (0.0, (4, 2, 5, 3, 1, 0)),
+    ],
 )
-def test_scores_count_beside_those_of_the_search_as_much_as_their_share(
-    share: float, order: tuple[int, ...]
+def test_scores_count_beside_those_of_the_search_as_much_as_they_weigh(
+    weight: float | None, order: tuple[int, ...]
 ) -> None:
     found = (0.0, 0.1, 0.9, 0.2, 1.0, 0.6)
-    assert rerank(0.1, 0.1, 0.1, budget_s=10.0, share=share, found=found).order == order
+    assert rerank(0.1, 0.1, 0.1, budget_s=10.0, weight=weight, found=found).order == order
 
 
 def test_a_reranking_that_nobody_waits_for_ends_after_the_batch_in_hand() -> None:
     clock = SteppedClock()
     wanted = iter((True, False))
     ranked = rerank_passages(
-        Numbers(clock, (1.0,), 1.0),
+        Numbers(clock, (1.0,), None),
         "?",
         PASSAGES,
         (1.0,) * len(PASSAGES),

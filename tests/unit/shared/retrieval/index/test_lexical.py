@@ -111,3 +111,20 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path: Path, damage: di
             (tmp_path / name).write_text(json.dumps(value))
     with pytest.raises(ChecksumMismatch):
         LexicalIndex.load(tmp_path)
+
+
+def test_the_share_of_a_questions_words_that_a_passage_has_goes_by_their_rarity(index: LexicalIndex) -> None:
+    """ "gate" stands in two passages, "dam" and "soup" in one each; how often does not matter."""
+    shares = index.word_shares("a dam, gates and nowhere: gate, gate", [2, 0, 1, 3, 2])
+    assert shares[0] == shares[4]
+    assert shares[:2] != [0.0, 0.0]
+    assert shares[2:4] == [0.0, 0.0]
+    assert index.word_shares("gate of the dam", [0]) == pytest.approx([1.0])
+    with_rare, with_common = index.word_shares("soup gate", [1, 2])
+    assert with_rare + with_common == pytest.approx(1.0)
+    assert with_rare > with_common
+
+
+def test_shares_of_no_words_and_of_no_passages(index: LexicalIndex) -> None:
+    assert index.word_shares("nowhere", [0, 1]) == [0.0, 0.0]
+    assert index.word_shares("gate", []) == []
