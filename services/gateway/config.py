@@ -8,6 +8,7 @@ from services.gateway.request.retrieval_use import ORDERS, SHARED_PREFIX, WARM_H
 from shared.cache_modes import CACHE_MODES, OFF
 from shared.config.fields import PathRule, ServiceConfig, field_of
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS
+from shared.telemetry.trace_sampler import DEFAULT_SAMPLER, SAMPLERS
 from shared.text.default_model import ANSWERS_ADAPTER
 
 
@@ -75,6 +76,27 @@ class GatewayConfig(ServiceConfig):
         "",
         help="collector that gets spans, by OTLP over HTTP, such as http://127.0.0.1:4318; empty = none",
         pattern=r"(https?://[^/\s]+(/\S*)?)?",
+    )
+    otlp_headers: str = field_of(
+        "",
+        help="headers for the collector, such as authorization=Bearer%20KEY, percent-encoded, with commas "
+        "between; empty = those of OTEL_EXPORTER_OTLP_HEADERS",
+        secret=True,
+    )
+    otlp_certificate: str = field_of(
+        "",
+        help="file with the certificates that a collector's must be signed by, PEM; empty = that of "
+        "OTEL_EXPORTER_OTLP_CERTIFICATE, else the system's",
+        path=PathRule.ALWAYS,
+    )
+    trace_sampler: str = field_of(
+        "",
+        help="of which traces there are spans, by OpenTelemetry's names; empty = OTEL_TRACES_SAMPLER, else "
+        f"{DEFAULT_SAMPLER}",
+        choices=("", *SAMPLERS),
+    )
+    trace_sample_ratio: float = field_of(
+        1.0, help="share of traces for a trace_sampler by traceidratio", minimum=0.0, maximum=1.0
     )
 
     max_sessions: int = field_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,10 +25,12 @@ from services.gateway.scope.report import report_end
 from services.gateway.scope.request_record import RequestRecord
 from services.gateway.tasks import Tasks
 from services.gateway.tracing.call_record import CallRecord
+from services.gateway.tracing.collector_access import CollectorAccess, read_sampler
 from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
+from shared.telemetry.trace_sampler import TraceSampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class SessionContext:
     ended_requests: EndedRequests
     exporter: SpanExporter | None
     away_models: AwayModels
+    sampler: TraceSampler
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -74,7 +78,7 @@ class SessionContext:
     def of(
         cls, instance: str, config: GatewayConfig, bus: Bus, fleet: FleetView, tasks: Tasks
     ) -> SessionContext:
-        """Raises ConfigError for a rewriter of questions that cannot be used."""
+        """Raises ConfigError for a rewriter of questions or a collector that cannot be used."""
         sent_load, breakers = SentLoad(), Breakers(instance, fleet)
 
         def loaded(role: str) -> list[LoadedView]:
@@ -104,7 +108,7 @@ class SessionContext:
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)
         suspects = PoisonRequests()
-        exporter = SpanExporter(config.otlp_endpoint, instance) if config.otlp_endpoint else None
+        collector = CollectorAccess.of(config, os.environ)
         return cls(
             instance=instance,
             config=config,
@@ -121,6 +125,7 @@ class SessionContext:
             latencies=RecentLatencies(),
             tasks=tasks,
             ended_requests=EndedRequests(),
-            exporter=exporter,
             away_models=AwayModels(config.max_sessions),
+            exporter=None if collector is None else SpanExporter(collector, instance),
+            sampler=read_sampler(config, os.environ),
         )

@@ -55,7 +55,7 @@ class RequestScope:
         identity: CallIdentity,
     ) -> Self:
         """A scope in which nothing has happened yet."""
-        span = identity.new_span()
+        span = context.sampler.new_span(identity.parent)
         return cls(
             context=context,
             request_id=request_id,

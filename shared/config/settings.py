@@ -148,6 +148,11 @@ class _Resolver:
     def __init__(self, config_type: type[Any], section: str) -> None:
         self._fields = fields_of(config_type)
         self._section = section
+        self._secret_files = {
+            f"{name}_file"
+            for name, known in self._fields.items()
+            if known.rule.secret and name not in COMMON_SETTINGS
+        }
         self._of_draft = issubclass(config_type, ServiceConfig) and config_type.of_draft
         defaults = {
             name: Setting(
@@ -188,8 +193,11 @@ class _Resolver:
     def take_environ(self, environ: Mapping[str, str]) -> None:
         self._take_variables(environ, COMMON_TABLE, "PENSTOCK_", COMMON_SETTINGS)
         for known in self._fields.values():
-            if known.rule.secret and known.name in COMMON_SETTINGS:
-                self._take_secret_file(environ, known)
+            if known.rule.secret:
+                prefix = (
+                    "PENSTOCK_" if known.name in COMMON_SETTINGS else f"PENSTOCK_{self._section.upper()}_"
+                )
+                self._take_secret_file(environ, known, f"{prefix}{known.name.upper()}")
         self._take_variables(environ, MODEL_TABLE, f"PENSTOCK_{MODEL_TABLE.upper()}_", MODEL_SETTINGS)
         prefix = f"PENSTOCK_{self._section.upper()}_"
         self._take_variables(environ, self._section, prefix, self._own_settings())
@@ -201,15 +209,16 @@ class _Resolver:
             name = variable.removeprefix(prefix).lower()
             if not variable.startswith(prefix) or (table == COMMON_TABLE and name not in allowed):
                 continue
+            if name in self._secret_files:
+                continue  # read already
             if name not in allowed:
                 instead = f"PENSTOCK_{MODEL_TABLE.upper()}_{name.upper()}"
                 self.settings.problems.append(self._not_here(name, variable, instead, allowed))
             elif self._takes(table, name):
                 self._put_text(self._fields[name], text, variable)
 
-    def _take_secret_file(self, environ: Mapping[str, str], known: ConfigField) -> None:
+    def _take_secret_file(self, environ: Mapping[str, str], known: ConfigField, variable: str) -> None:
         """A secret may lie in a file that <variable>_FILE names, as containers are given theirs."""
-        variable = f"PENSTOCK_{known.name.upper()}"
         file = environ.get(f"{variable}_FILE", "")
         if not file:
             return

@@ -65,8 +65,8 @@ async def asking(
 ) -> AsyncIterator[tuple[Fleet, Running]]:
     options = {"otlp_endpoint": collecting.address, **options}
     async with fleet(nats_url, "tokenizer", "decode") as peers, gateway(nats_url, **options) as running:
-        reports = {"reranker": RERANKER, "corpora": (CorpusReport("docs", 1, 1),)}
-        await peers.add("retriever", model=EMBEDDER, **reports)
+        corpora = (CorpusReport("docs", 1, 1),)
+        await peers.add("retriever", model=EMBEDDER, reranker=RERANKER, corpora=corpora)
         for peer in peers.peers.values():
             peer.answers = answers
         for role in ("tokenizer", "decode", "retriever"):
@@ -165,3 +165,22 @@ async def test_a_call_whose_trace_is_not_sampled_has_no_spans(nats_url: str) -> 
             assert (await call(client, "/detokenize", {"tokens": [1]})).status == 200
             await spans_of(collecting, 2)
     assert [span.name for span in collecting.spans] == [f"detokenize {MODEL}", "ask tokenizer-0"]
+
+
+async def test_the_share_of_traces_that_begin_here_is_configured_and_a_caller_may_want_more(
+    nats_url: str,
+) -> None:
+    options = {"trace_sampler": "parentbased_traceidratio", "trace_sample_ratio": 0.0}
+    with collector() as collecting:
+        async with (
+            asking(nats_url, collecting, **options) as (peers, running),
+            http_client(running.http.address) as client,
+        ):
+            for _ in range(3):
+                assert (await call(client, "/tokenize", {"prompt": "a"})).status == 200
+            sampled = {"traceparent": CALLER.header}
+            assert (await call(client, "/tokenize", {"prompt": "a"}, **sampled)).status == 200
+            await spans_of(collecting, 2)
+            flags = [envelope.trace[-2:] for envelope, _ in peers["tokenizer-0"].of(Tokenize)]
+    assert {span.trace_id for span in collecting.spans} == {CALLER.trace_id}
+    assert flags == ["00", "00", "00", "01"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from shared.telemetry.trace_context import TraceContext
+from tests.support.certificate import Certificate
 
 SPAN_FIELDS = {
     *("traceId", "spanId", "parentSpanId", "name", "kind", "startTimeUnixNano", "endTimeUnixNano"),
@@ -43,6 +46,8 @@ class Collector:
     def __init__(self) -> None:
         self.spans: list[CollectedSpan] = []
         self.exports = 0
+        self.headers: list[Message] = []
+        """Those of each export."""
         self.statuses: list[int] = []
         self.broken: list[str] = []
         """Why a body was none of the protocol."""
@@ -54,9 +59,11 @@ class Collector:
     def named(self, name: str) -> list[CollectedSpan]:
         return [span for span in self.spans if span.name == name]
 
-    def take(self, path: str, content_type: str, body: bytes) -> int:
+    def take(self, path: str, headers: Message, body: bytes) -> int:
         self.held.wait()
         self.exports += 1
+        self.headers.append(headers)
+        content_type = headers["Content-Type"]
         if self.statuses:
             return self.statuses.pop(0)
         try:
@@ -70,14 +77,15 @@ class Collector:
 
 
 @contextmanager
-def collector() -> Iterator[Collector]:
-    """A collector that listens on a port of its own while this is open."""
+def collector(certificate: Certificate | None = None) -> Iterator[Collector]:
+    """A collector that listens on a port of its own while this is open, with TLS where it has a
+    certificate."""
     collecting = Collector()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            status = collecting.take(self.path, self.headers["Content-Type"], body)
+            status = collecting.take(self.path, self.headers, body)
             self.send_response(status)
             self.send_header("Content-Length", "2")
             self.end_headers()
@@ -87,7 +95,12 @@ def collector() -> Iterator[Collector]:
             """Say nothing on stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    collecting.address = f"http://127.0.0.1:{server.server_address[1]}"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate.certificate, certificate.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    scheme = "http" if certificate is None else "https"
+    collecting.address = f"{scheme}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -11,6 +11,7 @@ from services.gateway.scope.call_identity import call_identity
 from services.gateway.tracing.call_record import CallAsk, CallRecord
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Cancelled, PenstockError
+from shared.telemetry.trace_sampler import TraceSampler
 
 MAX_CALL_ASKS = 512
 """The most questions of a call that its record keeps: the first ones. One call for embeddings has up to 256
@@ -21,9 +22,11 @@ class CallTrace:
     """`model` and `corpus` are what the call is of, once that is known. Parts of a call that are asked beside
     each other share its trace."""
 
-    def __init__(self, operation: str, tenant: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, operation: str, tenant: str, sampler: TraceSampler, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._identity = call_identity()
-        self.span = self._identity.new_span()
+        self.span = sampler.new_span(self._identity.parent)
         self.model = ""
         self.corpus = ""
         self._operation = operation

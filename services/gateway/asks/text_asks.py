@@ -119,7 +119,8 @@ class TextAsks:
 
     async def token_bytes(self, model: str, token_ids: Sequence[int], deadline: Deadline) -> Sequence[bytes]:
         """The bytes that ids stand for, each by itself. Of a request that has been admitted: in no limits."""
-        with self._calls.begun(deadline, CallTrace(SPELLING, "")) as call:
+        trace = CallTrace(SPELLING, "", self._calls.context.sampler)
+        with self._calls.begun(deadline, trace) as call:
             ids = GetTokenBytes(pack_ids(token_ids))
             _, answer = await self._ask_model(call, "tokenizer", model, ids, None)
         if not isinstance(answer, TokenBytes) or len(answer.token_bytes) != len(token_ids):

@@ -81,7 +81,7 @@ class TextCalls:
         """Room for one call here and in the limits of its key, while it lasts; `key` is what
         `KeyGate.identify` found, `text_bytes` how much there is to read for it. Its spans are those of an
         `operation`."""
-        trace = CallTrace(operation, key.tenant)
+        trace = CallTrace(operation, key.tenant, self.context.sampler)
         self._check_room()
         allowance = await self._key_gate.admit_text(key, text_bytes, deadline)
         try:

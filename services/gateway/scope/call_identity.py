@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from shared.telemetry.trace_context import TraceContext, new_trace, read_traceparent
+from shared.telemetry.trace_context import TraceContext, read_traceparent
 
 REQUEST_ID = "x-request-id"
 """The header and metadata with the id of a call: the client's own, where it sent one that can be used."""
@@ -38,10 +38,6 @@ class CallIdentity:
     def shown_id(self, gateway: str) -> str:
         """Return the id by which the client knows the call."""
         return self.client_id or self.request_id(gateway)
-
-    def new_span(self) -> TraceContext:
-        """Return the span of a request of the call: a child of its client's, or the first of a trace."""
-        return new_trace() if self.parent is None else self.parent.child()
 
 
 _identity: ContextVar[CallIdentity] = ContextVar("call_identity")

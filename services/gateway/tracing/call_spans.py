@@ -43,8 +43,8 @@ def _ask_span(record: CallRecord, ask: CallAsk) -> HopSpan:
         attributes["error.type"] = ask.error
     return HopSpan(
         *(record.span.trace_id, new_span_id(), record.span.span_id, f"ask {ask.instance}"),
-        *(SERVER, ask.role, ask.instance, _unix_ns(record, ask.start_us), _unix_ns(record, ask.end_us)),
-        attributes,
+        *(SERVER, ask.role, ask.instance),
+        *(_unix_ns(record, ask.start_us), _unix_ns(record, ask.end_us), attributes),
         f"no answer: {ask.error}" if ask.error else "",
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import threading
-import urllib.parse
 from collections import deque
 
 import structlog
@@ -16,6 +15,7 @@ import structlog
 from services.gateway.scope.request_record import RequestRecord
 from services.gateway.tracing.call_record import CallRecord
 from services.gateway.tracing.call_spans import spans_of_call
+from services.gateway.tracing.collector_access import CollectorAccess
 from services.gateway.tracing.otlp import encode_export, encode_request, rejected_spans
 from services.gateway.tracing.spans import spans_of
 from shared.telemetry import metrics
@@ -39,7 +39,6 @@ CLOSE_TIMEOUT_S = 2.0
 """The longest time, when a gateway ends, for sending what is queued."""
 MAX_ANSWER_BYTES = 64 << 10
 """More of a collector's answer is not read."""
-TRACES_PATH = "/v1/traces"
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 """The statuses with which a collector says that it may take the same later, as OTLP has them."""
 
@@ -47,11 +46,10 @@ Traced = RequestRecord | CallRecord
 
 
 class SpanExporter:
-    """`endpoint` is the collector's address, http://HOST:PORT; `gateway` the instance whose requests these
-    are. `start` it, and `close` it in a thread."""
+    """`gateway` is the instance whose requests these are. `start` it, and `close` it in a thread."""
 
-    def __init__(self, endpoint: str, gateway: str) -> None:
-        self._url = urllib.parse.urlsplit(endpoint.rstrip("/") + TRACES_PATH)
+    def __init__(self, collector: CollectorAccess, gateway: str) -> None:
+        self._collector = collector
         self._gateway = gateway
         self._waiting: deque[Traced] = deque()
         self._changed = threading.Condition()
@@ -121,11 +119,17 @@ class SpanExporter:
 
     def _post(self, body: bytes) -> int:
         """Return the status of the collector's answer, 0 where there was none."""
-        secure = self._url.scheme == "https"
-        connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = connect(self._url.hostname or "", self._url.port, timeout=EXPORT_TIMEOUT_S)
+        to = self._collector
+        connection: http.client.HTTPConnection
+        if to.tls is None:
+            connection = http.client.HTTPConnection(to.host, to.port, timeout=EXPORT_TIMEOUT_S)
+        else:
+            connection = http.client.HTTPSConnection(
+                to.host, to.port, timeout=EXPORT_TIMEOUT_S, context=to.tls
+            )
+        headers = {**to.headers, "Content-Type": "application/json"}
         try:
-            connection.request("POST", self._url.path, body, {"Content-Type": "application/json"})
+            connection.request("POST", to.path, body, headers)
             answer = connection.getresponse()
             if rejected := rejected_spans(answer.read(MAX_ANSWER_BYTES)):
                 log.warning("spans_rejected", spans=rejected)
@@ -141,4 +145,4 @@ class SpanExporter:
         if failing != self._failing:
             self._failing = failing
             said = "spans_lost" if failing else "spans_sent_again"
-            log.warning(said, collector=self._url.netloc, result=result)
+            log.warning(said, collector=self._collector.shown, result=result)

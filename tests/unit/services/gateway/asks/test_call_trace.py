@@ -6,11 +6,12 @@ from contextlib import suppress
 
 from services.gateway.asks.call_trace import MAX_CALL_ASKS, CallTrace
 from shared.errors import Unavailable
+from shared.telemetry.trace_sampler import TraceSampler
 from tests.support.clock import FakeClock
 
 
 def test_the_first_questions_of_a_call_are_kept() -> None:
-    trace = CallTrace("embeddings", "acme", FakeClock())
+    trace = CallTrace("embeddings", "acme", TraceSampler(), FakeClock())
     for number in range(MAX_CALL_ASKS + 1):
         with trace.asking("retriever", f"retriever-{number}"):
             pass
@@ -20,7 +21,7 @@ def test_the_first_questions_of_a_call_are_kept() -> None:
 
 def test_times_are_the_gateways_own_and_an_error_is_the_questions() -> None:
     clock = FakeClock()
-    trace = CallTrace("rerank", "", clock)
+    trace = CallTrace("rerank", "", TraceSampler(), clock)
     began_unix_us = clock.unix_us()
     clock.advance(0.001)
     with suppress(Unavailable), trace.asking("retriever", "retriever-0"):

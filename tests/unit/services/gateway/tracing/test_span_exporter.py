@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from services.gateway.config import GatewayConfig
 from services.gateway.tracing import span_exporter
+from services.gateway.tracing.collector_access import CollectorAccess
 from services.gateway.tracing.otlp import rejected_spans
 from services.gateway.tracing.span_exporter import MAX_QUEUED_REQUESTS, MAX_TRIES, SpanExporter
 from services.launcher.ports import free_ports
@@ -19,6 +21,12 @@ from tests.support.wait import until
 TRACED = "penstock_traced_requests_total"
 
 
+def access(endpoint: str, **settings: str) -> CollectorAccess:
+    found = CollectorAccess.of(GatewayConfig(otlp_endpoint=endpoint, **settings), {})
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def collecting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """A collector; what it cannot take now is tried again at once."""
@@ -28,7 +36,7 @@ def collecting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 
 async def test_a_collector_gets_every_span_of_a_request(collecting: Collector) -> None:
-    exporter = SpanExporter(collecting.address, "gateway-0")
+    exporter = SpanExporter(access(collecting.address), "gateway-0")
     exporter.start()
     record = make_record(span=CALLER.child(), parent_span_id=CALLER.span_id)
     exporter.add(record)
@@ -55,7 +63,7 @@ async def test_a_collector_gets_every_span_of_a_request(collecting: Collector) -
 async def test_what_a_collector_cannot_take_now_is_sent_again(collecting: Collector) -> None:
     collecting.statuses = [503, 429]
     before = value(TRACED, result="sent")
-    exporter = SpanExporter(collecting.address, "gateway-0")
+    exporter = SpanExporter(access(collecting.address), "gateway-0")
     exporter.start()
     exporter.add(make_record())
     await until(lambda: value(TRACED, result="sent") == before + 1)
@@ -71,7 +79,7 @@ async def test_spans_that_a_collector_does_not_take_are_counted_and_the_next_one
 ) -> None:
     collecting.statuses = list(statuses)
     before = value(TRACED, result=result)
-    exporter = SpanExporter(collecting.address, "gateway-0")
+    exporter = SpanExporter(access(collecting.address), "gateway-0")
     exporter.start()
     exporter.add(make_record())
     await until(lambda: value(TRACED, result=result) == before + 1)
@@ -85,7 +93,7 @@ async def test_spans_that_a_collector_does_not_take_are_counted_and_the_next_one
 async def test_a_collector_that_is_not_there_costs_spans_alone(collecting: Collector) -> None:
     (port,) = free_ports("127.0.0.1", 1)
     before = value(TRACED, result="unreachable")
-    exporter = SpanExporter(f"http://127.0.0.1:{port}", "gateway-0")
+    exporter = SpanExporter(access(f"http://127.0.0.1:{port}"), "gateway-0")
     exporter.start()
     exporter.add(make_record())
     await until(lambda: value(TRACED, result="unreachable") == before + 1)
@@ -94,7 +102,7 @@ async def test_a_collector_that_is_not_there_costs_spans_alone(collecting: Colle
 
 
 def test_more_than_may_wait_are_dropped_and_counted() -> None:
-    exporter = SpanExporter("http://127.0.0.1:9", "gateway-0")  # never started: nothing is taken out
+    exporter = SpanExporter(access("http://127.0.0.1:9"), "gateway-0")  # never started: nothing is taken out
     before = value(TRACED, result="queue_full")
     for _ in range(MAX_QUEUED_REQUESTS):
         exporter.add(make_record())
@@ -106,7 +114,7 @@ def test_more_than_may_wait_are_dropped_and_counted() -> None:
 async def test_a_collector_that_does_not_answer_keeps_nobody(collecting: Collector) -> None:
     """The queue takes more while an export waits for its answer."""
     collecting.held.clear()
-    exporter = SpanExporter(collecting.address, "gateway-0")
+    exporter = SpanExporter(access(collecting.address), "gateway-0")
     exporter.start()
     for number in range(3):
         exporter.add(make_record(request_id=f"gateway-0.{number}"))
@@ -117,7 +125,7 @@ async def test_a_collector_that_does_not_answer_keeps_nobody(collecting: Collect
 
 
 def test_what_is_queued_at_the_end_is_sent(collecting: Collector) -> None:
-    exporter = SpanExporter(collecting.address, "gateway-0")
+    exporter = SpanExporter(access(collecting.address), "gateway-0")
     exporter.add(make_record())
     exporter.start()
     exporter.close()
@@ -125,7 +133,7 @@ def test_what_is_queued_at_the_end_is_sent(collecting: Collector) -> None:
 
 
 async def test_a_trace_that_its_caller_does_not_sample_has_no_spans(collecting: Collector) -> None:
-    exporter = SpanExporter(collecting.address, "gateway-0")
+    exporter = SpanExporter(access(collecting.address), "gateway-0")
     exporter.start()
     unsampled = new_trace()
     exporter.add(make_record(span=type(unsampled)(unsampled.trace_id, unsampled.span_id, sampled=False)))
