@@ -15,6 +15,7 @@ import pytest
 
 from services.gateway.asks.passage_asks import MAX_FOUND
 from services.gateway.http.vector_store_pages import DEFAULT_RESULTS, MAX_QUERIES
+from services.retriever.question import wanted_passages
 from shared.errors import NotFound
 from shared.files.api_key_file import KeyLimits, new_api_key
 from shared.messages import (
@@ -134,7 +135,31 @@ def by_words(message: Message) -> Answer:
     """Both know passage "b"; "one" finds it second, "two" first."""
     assert isinstance(message, Retrieve)
     found = {"one": "ab", "two": "bc"}[message.query]
-    return Retrieved(tuple(ScoredPassage(name, name, 9.0) for name in found), "", 1, 1)
+    return Retrieved(tuple(ScoredPassage(name, name, 0.5) for name in found), "", 1, 1)
+
+
+SCORES = {"one": {"a": 0.9, "b": 0.6, "c": 0.2}, "two": {"b": 0.8, "c": 0.7, "a": 0.1}}
+"""How likely each passage answers each query, best first."""
+
+
+def by_scores(message: Message) -> Answer:
+    """Answer as a retriever does: what is below the threshold is left out."""
+    assert isinstance(message, Retrieve)
+    found = SCORES[message.query].items()
+    passages = tuple(ScoredPassage(name, name, score) for name, score in found)
+    return wanted_passages(Retrieved(passages, "", 1, 1), message)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.65, 0.75, 0.8, 0.85, 0.95])
+async def test_of_several_queries_the_threshold_holds_of_the_scores_that_are_shown(
+    nats_url: str, threshold: float
+) -> None:
+    async with edge(nats_url, answers=by_scores) as here:
+        ranking = {"score_threshold": threshold}
+        reply = await here.search(query=["one", "two"], ranking_options=ranking)
+    best = {"a": 0.9, "b": 0.8, "c": 0.7}
+    shown = [(found["filename"], found["score"]) for found in reply.body["data"]]
+    assert shown == [(name, score) for name, score in best.items() if score >= threshold]
 
 
 async def test_of_several_queries_what_both_find_early_comes_first(nats_url: str) -> None:
@@ -142,9 +167,9 @@ async def test_of_several_queries_what_both_find_early_comes_first(nats_url: str
         reply = await here.search(query=["one", "two"])
         short = await here.search(query=["one", "two"], max_num_results=1)
     assert [(found["filename"], found["score"]) for found in reply.body["data"]] == [
-        ("b", 0.75),
+        ("b", 0.5),
         ("a", 0.5),
-        ("c", 0.25),
+        ("c", 0.5),
     ]
     assert reply.body["search_query"] == ["one", "two"]
     assert [found["filename"] for found in short.body["data"]] == ["b"]

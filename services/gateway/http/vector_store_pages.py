@@ -145,19 +145,21 @@ def _as_text(given: JsonFields, value: Any) -> str:
 
 
 def _joined(found: Sequence[Retrieved]) -> list[_Result]:
-    """Best first. Scores of one query are its own; of several, each passage has the mean of one over its
-    ranks: 1 for one that is the first of all."""
+    """Best first. A passage that several queries find has the highest of its scores, the estimate that it
+    answers one of them, so that a threshold holds of what is shown; of equal ones that comes first which is
+    early for many: by the mean of one over its ranks."""
     if len(found) == 1:
         return [_Result(passage, passage.score) for passage in found[0].passages]
     shares: dict[tuple[str, int, int, str], float] = {}
-    passages: dict[tuple[str, int, int, str], ScoredPassage] = {}
+    best: dict[tuple[str, int, int, str], ScoredPassage] = {}
     for each in found:
         for rank, passage in enumerate(each.passages, start=1):
             place = (passage.source, passage.start, passage.end, passage.text)
             shares[place] = shares.get(place, 0.0) + 1 / (rank * len(found))
-            passages.setdefault(place, passage)
-    best = sorted(shares, key=lambda place: -shares[place])
-    return [_Result(passages[place], shares[place]) for place in best]
+            if place not in best or passage.score > best[place].score:
+                best[place] = passage
+    places = sorted(best, key=lambda place: (-best[place].score, -shares[place]))
+    return [_Result(best[place], best[place].score) for place in places]
 
 
 def _shown(result: _Result) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from tests.support.wait import until
 TRACED = "penstock_traced_requests_total"
 
 
-def access(endpoint: str, **settings: str) -> CollectorAccess:
-    found = CollectorAccess.of(GatewayConfig(otlp_endpoint=endpoint, **settings), {})
+def access(endpoint: str) -> CollectorAccess:
+    found = CollectorAccess.of(GatewayConfig(otlp_endpoint=endpoint), {})
     assert found is not None
     return found
 
