@@ -135,7 +135,7 @@ OWN = {
     "services/gateway/asks": ("MAX_ASKS", "MAX_KNOWN", "MAX_CALL_ASKS"),
     "services/gateway/grpc": ("MAX_EVENT_BYTES", "MAX_STATUS_CHARS"),
     "services/gateway/http": ("MAX_IDS_AT_ONCE", "MAX_NAMED_VALUES"),
-    "services/gateway/scope": ("MAX_EVENT_LOGPROBS", "MAX_ASKED", "MAX_ATTEMPTS"),
+    "services/gateway/scope": ("MAX_EVENT_LOGPROBS", "MAX_ASKED", "MAX_ATTEMPTS", "MAX_GRPC_MARGIN_S"),
     "services/launcher": ("MAX_S", "MAX_ANSWER_BYTES", "MAX_REQUEST_BYTES"),
     "services/retriever": ("MAX_KEPT_VECTORS", "MAX_SAME_SCOPE"),
     "shared/bus": ("MAX_OUTSTANDING_PINGS", "MAX_U64", "MAX_REMEMBERED"),

@@ -18,7 +18,7 @@ from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.client_cancels import ClientCancels
 from services.gateway.session.ingress import Ingress, record_refusal
-from shared.errors import PenstockError
+from shared.errors import Cancelled, PenstockError
 from shared.files.api_key_file import ApiKey
 
 Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
@@ -97,11 +97,15 @@ class _CallWriter:
         await self._write(pb.GenerateEvent(end=end))
 
     async def _write(self, event: pb.GenerateEvent) -> None:
-        if self._turn is None:
-            await self._call.write(event)
-            return
-        async with self._turn:
-            await self._call.write(event)
+        """Raises Cancelled where gRPC has ended the call, by its deadline or its client: no fault of ours."""
+        try:
+            if self._turn is None:
+                await self._call.write(event)
+                return
+            async with self._turn:
+                await self._call.write(event)
+        except grpc.aio.InternalError as error:
+            raise Cancelled("gRPC has ended the call", hop="gateway") from error
 
 
 async def refuse_request(

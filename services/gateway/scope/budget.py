@@ -12,13 +12,20 @@ GRPC_MARGIN_S = 0.1
 """gRPC ends a call at its deadline by itself; ending it this much earlier lets the terminal event through."""
 GRPC_MARGIN_SHARE = 0.25
 """The share of a deadline that is the margin where it is too short for all of that margin."""
+END_S = 0.001
+"""The time that the end of a request takes a gateway, at most: of several with one deadline, those that come
+later end so much earlier each, so that they do not all end at once and the last of them too late."""
+MAX_GRPC_MARGIN_S = 0.5
+"""The most of a deadline that is the margin, however many requests are live."""
 INTER_TOKEN_MARGIN_S = 0.025
 """The gateway ends a request whose tokens do not come so much later than a worker does."""
 
 
-def answerable_s(call_remaining_s: float) -> float:
-    """Return how much of a gRPC deadline there is for the work: the rest is for its answer."""
-    return call_remaining_s - min(GRPC_MARGIN_S, GRPC_MARGIN_SHARE * call_remaining_s)
+def answerable_s(call_remaining_s: float, live: int = 0) -> float:
+    """Return how much of a gRPC deadline there is for the work: the rest is for its answer, and for those of
+    the requests that are live already and may end at the same time."""
+    margin_s = min(GRPC_MARGIN_S + live * END_S, MAX_GRPC_MARGIN_S)
+    return call_remaining_s - min(margin_s, GRPC_MARGIN_SHARE * call_remaining_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +62,12 @@ class Budget:
         clock: Clock = SYSTEM_CLOCK,
         *,
         arrived_s: float | None = None,
+        live: int = 0,
     ) -> Budget:
         """The earliest of what the request, the call (None: no gRPC deadline) and the defaults say.
 
         What a gRPC call has left has been counted from its arrival by gRPC; all else counts from `arrived_s`,
-        None: from now.
+        None: from now. `live` requests are there already.
         """
         now_s = clock.monotonic_s()
         began_s = now_s if arrived_s is None else arrived_s
@@ -67,7 +75,7 @@ class Budget:
         if request.deadline_ms is not None:
             ends_s.append(began_s + request.deadline_ms / 1000)
         if call_remaining_s is not None:
-            ends_s.append(now_s + answerable_s(call_remaining_s))
+            ends_s.append(now_s + answerable_s(call_remaining_s, live))
         total_end_s = min(ends_s, default=began_s + config.default_deadline_s)
         first_token_s = config.default_ttft_deadline_s
         if request.ttft_deadline_ms is not None:

@@ -99,9 +99,10 @@ class Ingress:
             valid = self._read(prompt, key, cache_salt)
             self._registry.check_size(valid)
             requests += choices.share(prompt, valid, _draw_seed)
-        came_s = arrived_s()
+        came_s, live = arrived_s(), self._registry.live_count
         budgets = [
-            Budget.of(request, self._config, call_remaining_s, arrived_s=came_s) for request in requests
+            Budget.of(request, self._config, call_remaining_s, arrived_s=came_s, live=ahead)
+            for ahead, request in enumerate(requests, start=live)
         ]
         for budget in budgets:
             budget.total.check("gateway")  # it may have passed while the body came

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.config import GatewayConfig
-from services.gateway.scope.budget import Budget
+from services.gateway.scope.budget import (
+    END_S,
+    GRPC_MARGIN_S,
+    GRPC_MARGIN_SHARE,
+    MAX_GRPC_MARGIN_S,
+    Budget,
+    answerable_s,
+)
 from tests.support.clock import FakeClock
 from tests.support.text_request import text_request
 
@@ -71,3 +78,40 @@ def test_deadlines_count_from_the_arrival_of_the_call(
     assert seconds(budget, clock) == expected
     assert budget.first_token_s == pytest.approx(expected[0])
     assert budget.arrived_s == 997.0
+
+
+SESSIONS = 256
+"""As many as a gateway has by default."""
+
+
+@pytest.mark.parametrize("deadline_s", [2.0, 10.0, 60.0])
+@pytest.mark.parametrize("others", [0, 50, 2000])
+def test_the_ends_of_requests_that_expire_together_all_come_before_grpcs_own(
+    deadline_s: float, others: int
+) -> None:
+    """The gateway ends one after another, each in its time: the last of them is still in time."""
+    clock = FakeClock()
+    budgets = [
+        Budget.of(text_request(), CONFIG, deadline_s, clock, live=others + number)
+        for number in range(SESSIONS)
+    ]
+    done_s = 0.0
+    for ends_s in sorted(budget.total.remaining_s(clock) for budget in budgets):
+        done_s = max(done_s, ends_s) + END_S
+    assert done_s <= deadline_s - END_S
+    assert min(budget.total.remaining_s(clock) for budget in budgets) >= deadline_s - MAX_GRPC_MARGIN_S
+
+
+@pytest.mark.parametrize(
+    ("live", "margin_s"),
+    [
+        (0, GRPC_MARGIN_S),
+        (1, GRPC_MARGIN_S + END_S),
+        (400, MAX_GRPC_MARGIN_S),
+        (401, MAX_GRPC_MARGIN_S),
+        (10**9, MAX_GRPC_MARGIN_S),
+    ],
+)
+def test_the_margin_grows_with_the_live_requests_to_its_limit(live: int, margin_s: float) -> None:
+    assert 10.0 - answerable_s(10.0, live) == pytest.approx(margin_s)
+    assert answerable_s(0.1, live) == pytest.approx(0.1 * (1 - GRPC_MARGIN_SHARE))
