@@ -15,6 +15,7 @@ from services.cli.__main__ import COMMANDS, LAUNCHER_PROGRAMS
 from services.cli.ask.ask_request import build_ask_parser
 from services.cli.ask.chat import build_chat_parser
 from services.cli.ask.search import build_search_parser
+from services.cli.bench.ab import build_bench_ab_parser
 from services.cli.bench.serve_options import build_bench_serve_parser
 from services.cli.fleet.adapter import build_adapter_parser
 from services.cli.fleet.audit import build_audit_parser
@@ -109,7 +110,11 @@ def _add_command(commands: object, name: str, parser: argparse.ArgumentParser, s
 
 
 def _bench_parser() -> argparse.ArgumentParser:
-    builders = {"engine": build_bench_engine_parser, "serve": build_bench_serve_parser}
+    builders = {
+        "engine": build_bench_engine_parser,
+        "serve": build_bench_serve_parser,
+        "ab": build_bench_ab_parser,
+    }
     parser = argparse.ArgumentParser(prog="penstock bench")
     subjects = parser.add_subparsers()
     for name, summary in SUBJECTS.items():

@@ -67,6 +67,22 @@ async def test_the_page_s_commands_run(get_stack: GetStack, folder: Path, comman
     await stack.until_idle()
 
 
+async def test_the_page_s_comparison_runs(get_stack: GetStack, folder: Path) -> None:
+    stack = get_stack()
+    (command,) = re.findall(r"^\.venv/bin/penstock (bench ab .*)$", PAGE, re.MULTILINE)
+    http = f"http://{stack.http.removeprefix('http://')}"
+    words = shlex.split(command.replace("http://127.0.0.1:8000", http).replace("127.0.0.1:50051", stack.grpc))
+    code, said = await bench(stack, folder, *words, "--duration", "0.5")
+    assert code == 0, said
+    assert re.search(
+        r"^(B is (faster|slower): its|no difference shown at 6 pairs: B's) ttft_p50", said, re.MULTILINE
+    )
+    described = json.loads((folder / "ab.json").read_text())
+    assert [len(described["sides"][side]["values"]) for side in "AB"] == [6, 6]
+    options = [described["sides"][side]["options"] for side in "AB"]
+    assert options[0][:2] == ["--grpc", stack.grpc]
+
+
 async def report(stack: Stack, folder: Path, *words: str) -> dict[str, Any]:
     code, said = await bench(stack, folder, "bench", "serve", "--json", "out.json", "--rows", *words)
     assert code == 0, said

@@ -13,7 +13,7 @@ SETTLE_S = 0.003
 STUCK_S = 30.0
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]  # chosen by the platform
+class _JumpingSelector(selectors.DefaultSelector):
     """Waits for no timer: the time is set on instead, once no socket has anything to say."""
 
     now_s = 0.0

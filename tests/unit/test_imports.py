@@ -230,6 +230,7 @@ BENCH_ORDER = (
     "measured_load",
     "worker",
     "serve",
+    "ab",
 )
 
 

@@ -9,4 +9,5 @@ serve_options  the options of `penstock bench serve`
 measured_load  one load as they ask for it
 worker         one process of several that make a load
 serve          the command
+ab             two servers in turns: `penstock bench ab`
 """

@@ -26,7 +26,7 @@ from services.cli.bench.run.load_parts import LoadPart, run_parts
 from services.cli.bench.serve_options import conduct_shares
 from services.cli.bench.targets.grpc_target import GrpcTarget
 from services.cli.bench.targets.openai_target import OpenAiTarget
-from services.cli.bench.targets.probe import TargetTraits
+from services.cli.bench.targets.probe import TargetTraits, probe_target
 from services.cli.bench.targets.target import BenchTarget, TargetSampling
 
 USUAL_OUTPUT = TokenLengths(64, 64)
@@ -51,8 +51,39 @@ def open_target(args: argparse.Namespace, model: str) -> BenchTarget:
     )
 
 
+async def find_traits(args: argparse.Namespace, prose: Prose) -> TargetTraits:
+    """Look at what is there. Raises InvalidRequest, Unavailable, and CallEnded where nothing answers."""
+    target = open_target(args, args.model)
+    try:
+        model = await target.find_model()
+    finally:
+        await target.close()
+    target = open_target(args, model)
+    try:
+        return await probe_target(target, model, prose, args.seed)
+    finally:
+        await target.close()
+
+
+async def load_of(
+    args: argparse.Namespace,
+    argv: Sequence[str],
+    prose: Prose,
+    traits: TargetTraits,
+    rate: float,
+    ended: Callable[[CallRecord], None],
+) -> LoadResult:
+    """Run a whole load, by this process or by several. `argv` are the options that `args` were read from.
+
+    Raises InvalidRequest, Unavailable, InternalError.
+    """
+    if args.processes > 1:
+        return await run_in_parts(args, argv, traits, rate, ended)
+    return await run_load(args, prose, traits, rate, time.monotonic(), ended)
+
+
 def load_mix(args: argparse.Namespace, prose: Prose, chars_per_token: float) -> DialogueMix:
-    writer = PromptWriter(prose, chars_per_token, args.length_scale, args.seed)
+    writer = PromptWriter(prose, chars_per_token, args.length_scale, args.seed, args.text_seed)
     sources = [
         (weight, _source(args, kind, file, writer)) for weight, kind, file in args.source or [SYNTHETIC]
     ]

@@ -6,13 +6,12 @@ import argparse
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from services.cli.bench.measured_load import SYNTHETIC, open_target, run_in_parts, run_load
+from services.cli.bench.measured_load import SYNTHETIC, find_traits, load_of
 from services.cli.bench.plan.prose import Prose
 from services.cli.bench.report.load_page import load_page, sweep_page
 from services.cli.bench.report.load_progress import BenchProgress
@@ -23,7 +22,7 @@ from services.cli.bench.report.prices import Prices
 from services.cli.bench.run.load import LoadResult
 from services.cli.bench.run.rate_sweep import SweepResult, sweep_rates
 from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args
-from services.cli.bench.targets.probe import TargetTraits, probe_target
+from services.cli.bench.targets.probe import TargetTraits
 from services.cli.bench.targets.target import CallEnded
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.live_text import LiveText, redraws_text
@@ -69,16 +68,14 @@ async def _measure(
     """Raises InvalidRequest, Unavailable, and CallEnded where the server does not answer a first call."""
     machine = MachineState.now()
     prose = Prose.of(args.text)
-    traits = await _traits(args, prose)
+    traits = await find_traits(args, prose)
     told = settings(chars_per_token=traits.chars_per_token)
     live = LiveText(sys.stderr, redraws=True) if redraws_text(sys.stderr) else None
 
     async def load(rate: float) -> LoadResult:
         progress = BenchProgress(live)
         async with progress.shown(f"{rate:.3g} requests/s, " if args.sweep else ""):
-            if args.processes > 1:
-                return await run_in_parts(args, argv, traits, rate, progress.add)
-            return await run_load(args, prose, traits, rate, time.monotonic(), progress.add)
+            return await load_of(args, argv, prose, traits, rate, progress.add)
 
     if args.sweep is None:
         result = await load(args.rate or 0.0)
@@ -91,19 +88,6 @@ async def _measure(
 
     sweep = await sweep_rates(args.sweep, step, lambda summary: summary.goodput)
     return Measured(traits, machine, results[sweep.knee], sweep.steps[sweep.knee][1], sweep)
-
-
-async def _traits(args: argparse.Namespace, prose: Prose) -> TargetTraits:
-    target = open_target(args, args.model)
-    try:
-        model = await target.find_model()
-    finally:
-        await target.close()
-    target = open_target(args, model)
-    try:
-        return await probe_target(target, model, prose, args.seed)
-    finally:
-        await target.close()
 
 
 def _report(args: argparse.Namespace, measured: Measured) -> None:

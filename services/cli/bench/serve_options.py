@@ -120,6 +120,9 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--length-scale", type=_bounded(1e-6, 1e3), default=1.0, metavar="X", help="of all")
     group.add_argument("--think", type=_bounded(0.0, 1e6), default=0.0, metavar="S", help="between turns")
     group.add_argument("--seed", type=natural, default=0, metavar="N", help="the same load again; default 0")
+    group.add_argument(
+        "--text-seed", type=natural, default=0, metavar="N", help="other texts, of the same lengths"
+    )
 
 
 def _add_conducts(parser: argparse.ArgumentParser) -> None:

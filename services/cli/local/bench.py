@@ -11,8 +11,13 @@ from services.cli.exit_codes import EXIT_USAGE
 SUBJECTS = {
     "engine": "prefill, decode and memory of the engine in process, without a bus",
     "serve": "a server under load: Penstock, or any with OpenAI's interfaces",
+    "ab": "two servers under the same load in turns: which one is faster",
 }
-MODULES = {"engine": "services.cli.local.bench_engine", "serve": "services.cli.bench.serve"}
+MODULES = {
+    "engine": "services.cli.local.bench_engine",
+    "serve": "services.cli.bench.serve",
+    "ab": "services.cli.bench.ab",
+}
 """The module of each; its `main` is called."""
 
 

@@ -14,17 +14,19 @@ MAX_PROMPT_TOKENS = 4_000_000
 @dataclass(frozen=True, slots=True)
 class PromptWriter:
     """`chars_per_token`: as the server counts them in text of this kind. `length_scale`: of prompts and of
-    answers, which a trace may have too long for a model."""
+    answers, which a trace may have too long for a model. `text_seed`: of texts alone; lengths and order are
+    those of `seed`."""
 
     prose: Prose
     chars_per_token: float
     length_scale: float = 1.0
     seed: int = 0
+    text_seed: int = 0
 
     def text(self, tokens: float, key: str) -> str:
         """Return about so many tokens of text, of one word at least."""
         scaled = min(tokens * self.length_scale, MAX_PROMPT_TOKENS)
-        return self.prose.write(self.random(key), round(scaled * self.chars_per_token))
+        return self.prose.write(self._text_random(key), round(scaled * self.chars_per_token))
 
     def block(self, tokens: float, key: str) -> str:
         """Return a text that others stand behind: it ends a paragraph, so that no token is of two."""
@@ -35,6 +37,9 @@ class PromptWriter:
 
     def tokens_of(self, text: str) -> int:
         return max(1, round(len(text) / self.chars_per_token))
+
+    def _text_random(self, key: str) -> Random:
+        return Random(f"{self.seed}/{self.text_seed}/{key}")  # noqa: S311 - the same
 
     def random(self, key: str) -> Random:
         return Random(f"{self.seed}/{key}")  # noqa: S311 - it has to be repeatable, not secret

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -34,6 +35,12 @@ def test_a_shorter_text_begins_a_longer_one(chars: int, more: int, seed: int) ->
 def test_a_key_and_a_seed_name_a_text() -> None:
     assert writer(1).text(200, "a") == writer(1).text(200, "a")
     assert len({writer(1).text(200, "a"), writer(1).text(200, "b"), writer(2).text(200, "a")}) == 3
+
+
+def test_other_texts_may_have_the_same_lengths() -> None:
+    one, other = writer(1), replace(writer(1), text_seed=1)
+    assert one.text(200, "a") != other.text(200, "a")
+    assert one.random("a").random() == other.random("a").random()
 
 
 def test_lengths_are_in_tokens_and_scaled() -> None:

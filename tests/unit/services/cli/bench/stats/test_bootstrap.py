@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from services.cli.bench.stats.bootstrap import (
     clustered_interval,
     paired_ratio,
-    student_quantile,
     weighted_quantile,
 )
 from services.cli.bench.stats.quantiles import sorted_quantile
@@ -51,11 +50,6 @@ def test_the_same_seed_draws_the_same_interval() -> None:
     assert clustered_interval(values, owners, 0.9, seed=4) == clustered_interval(values, owners, 0.9, seed=4)
 
 
-@pytest.mark.parametrize(("freedom", "wanted"), [(1, 12.706), (4, 2.776), (9, 2.262), (120, 1.980)])
-def test_student_s_quantiles_are_those_of_the_tables(freedom: int, wanted: float) -> None:
-    assert student_quantile(0.975, freedom) == pytest.approx(wanted, abs=1e-3)
-
-
 def test_a_ratio_of_few_pairs_has_no_interval() -> None:
     ratio, low, high = paired_ratio([1.0, 2.0], [2.0, 4.0], seed=1)
     assert (ratio, low, high) == (pytest.approx(2.0), 0.0, math.inf)
@@ -77,4 +71,4 @@ def test_intervals_of_few_pairs_hold_the_true_ratio_as_often_as_they_say() -> No
         noise = np.exp(random.normal(0, 0.1, (2, 6)))
         _, low, high = paired_ratio(list(noise[0]), list(noise[1]), seed=number)
         held += low <= 1.0 <= high
-    assert held / 400 >= 0.91
+    assert 0.92 <= held / 400 <= 0.99
