@@ -63,21 +63,36 @@ class _Axis:
     begin: float
     end: float
     log: bool
+    step: float = 0.0
+    """The distance of ticks on an axis that is even."""
 
     @classmethod
     def over(cls, values: Sequence[float], begin: float, end: float, *, log: bool = False) -> _Axis:
         least, most = min(values), max(values)
         if log:
             return cls(math.log10(least), max(math.log10(most), math.log10(least) + 0.1), begin, end, log)
-        return cls(least, most if most > least else least + 1.0, begin, end, log)
+        step = _round_step((most - least or 1.0) / TICKS)
+        bottom, top = math.floor(least / step) * step, math.ceil(most / step) * step
+        return cls(bottom, max(top, bottom + step), begin, end, log, step)
 
     def at(self, value: float) -> float:
         place = math.log10(value) if self.log else value
         return self.begin + (place - self.least) / (self.most - self.least) * (self.end - self.begin)
 
     def ticks(self) -> list[float]:
-        even = [self.least + index * (self.most - self.least) / TICKS for index in range(TICKS + 1)]
-        return [10**place for place in even] if self.log else even
+        if not self.log:
+            return [
+                self.least + n * self.step for n in range(round((self.most - self.least) / self.step) + 1)
+            ]
+        round_ones = [digit * 10.0**power for power in range(-6, 9) for digit in (1, 2, 5)]
+        within = [value for value in round_ones if self.least <= math.log10(value) <= self.most]
+        return within if len(within) > 1 else [10**self.least, 10**self.most]
+
+
+def _round_step(step: float) -> float:
+    """Return the next larger of 1, 2, 2.5 and 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(power * digit for digit in (1, 2, 2.5, 5, 10) if power * digit >= step * (1 - 1e-9))
 
 
 def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:

@@ -109,9 +109,10 @@ def test_numbers_have_three_digits(value: float, text: str) -> None:
 
 
 def test_a_curve_has_its_points_where_they_belong() -> None:
-    drawn = plot("t", "x", "y", [PlotCurve("c", [(0.0, 0.0), (10.0, 5.0), (math.nan, 1.0)])])
+    drawn = plot("t", "x", "y", [PlotCurve("c", [(0.0, 0.0), (10.0, 10.0), (math.nan, 1.0)])])
     (points,) = re.findall(r'points="([^"]*)"', drawn)
     assert points == "46.0,186.0 350.0,8.0"
+    assert 'points="46.0,' in plot("t", "x", "y", [PlotCurve("c", [(7.0, 0.0)])])
     assert plot("t", "x", "y", [PlotCurve("c", [(0.0, 1.0)])], log_x=True) == ""
     assert plot("t", "x", "y", [PlotCurve("c", [(3.0, 1.0)])], log_x=True) != ""
 

@@ -77,7 +77,7 @@ def test_the_times_of_an_answer_are_those_of_the_server() -> None:
     result, server = run(lambda _: told_story(4, first_s=0.2, gap_s=0.05), opened([dialogue(at_s=1.0)]))
     (record,) = result.records
     assert record.finished
-    assert (record.intended_s, record.sent_s) == (1.0, pytest.approx(1.0, abs=EXACT))
+    assert (record.intended_s, record.sent_s) == pytest.approx((1.0, 1.0), abs=EXACT)
     assert record.ttft_s == pytest.approx(0.2, abs=EXACT)
     assert record.gaps_s == pytest.approx([0.05, 0.05, 0.05], abs=EXACT)
     assert record.total_s == pytest.approx(0.35, abs=EXACT)
@@ -144,7 +144,7 @@ def test_a_turn_waits_for_the_answer_before_and_says_it_again() -> None:
     ]
     first, second = result.records
     assert second.intended_s == pytest.approx(5.0, abs=EXACT)
-    assert (first.turn, second.turn, second.ttft_s) == (0, 1, pytest.approx(1.0, abs=EXACT))
+    assert (first.turn, second.turn, second.ttft_s) == pytest.approx((0, 1, 1.0), abs=EXACT)
 
 
 def test_a_dialogue_ends_with_a_turn_that_does_not_finish() -> None:
@@ -204,7 +204,7 @@ def test_no_call_is_waited_for_longer_than_its_deadline() -> None:
     result, server = run(lambda _: told_story(9, 1.0, 1.0), opened([dialogue(at_s=0.0)]), deadline_s=2.5)
     (record,) = result.records
     assert (record.outcome, record.is_error) == (CallOutcome.EXPIRED, True)
-    assert (len(record.pieces_s), record.ended_s) == (2, pytest.approx(2.5, abs=EXACT))
+    assert (len(record.pieces_s), record.ended_s) == pytest.approx((2, 2.5), abs=EXACT)
     assert server.asked[0].gone_at_s == pytest.approx(2.5, abs=0.011)
 
 

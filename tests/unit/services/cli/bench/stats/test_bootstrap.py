@@ -52,7 +52,7 @@ def test_the_same_seed_draws_the_same_interval() -> None:
 
 def test_a_ratio_of_few_pairs_has_no_interval() -> None:
     ratio, low, high = paired_ratio([1.0, 2.0], [2.0, 4.0], seed=1)
-    assert (ratio, low, high) == (pytest.approx(2.0), 0.0, math.inf)
+    assert (ratio, low, high) == pytest.approx((2.0, 0.0, math.inf))
 
 
 def test_what_both_of_a_pair_share_is_not_in_the_interval() -> None:

@@ -22,7 +22,8 @@ from services.cli.bench.targets.target import (
 )
 
 CALL = TargetCall((("system", "Be brief."), ("user", "Hello?")), 16, deadline_ms=70)
-Answer = Callable[[pb.GenerateRequest, grpc.aio.ServicerContext], AsyncIterator[pb.GenerateEvent]]
+Context = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
+Answer = Callable[[pb.GenerateRequest, Context], AsyncIterator[pb.GenerateEvent]]
 
 
 class Scripted(rpc.InferenceServicer):
@@ -31,10 +32,10 @@ class Scripted(rpc.InferenceServicer):
         self.asked: list[tuple[pb.GenerateRequest, dict[str, str], str]] = []
         self.cancelled = asyncio.Event()
 
-    async def Generate(  # noqa: N802 - the contract's name
-        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
+    async def Generate(  # type: ignore[override]  # a stream by `yield` is one too  # noqa: N802
+        self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateEvent]:
-        self.asked.append((request, dict(context.invocation_metadata() or ()), context.peer()))  # type: ignore[arg-type]
+        self.asked.append((request, dict(context.invocation_metadata() or ()), context.peer()))
         try:
             async for event in self.answer(request, context):
                 yield event
@@ -45,19 +46,19 @@ class Scripted(rpc.InferenceServicer):
     async def ListModels(  # noqa: N802 - the contract's name
         self,
         request: pb.ListModelsRequest,  # noqa: ARG002 - it asks for nothing
-        context: grpc.aio.ServicerContext,  # noqa: ARG002 - the same
+        context: Context,  # noqa: ARG002 - the same
     ) -> pb.ListModelsResponse:
         kinds = {"a-embedder": pb.MODEL_KIND_EMBEDDING, "b-model": pb.MODEL_KIND_GENERATION}
         return pb.ListModelsResponse(models=[pb.Model(name=n, kind=k) for n, k in kinds.items()])
 
 
 @asynccontextmanager
-async def served(answer: Answer, **options: bool) -> AsyncIterator[tuple[Scripted, GrpcTarget]]:
+async def served(answer: Answer, *, plain: bool = False) -> AsyncIterator[tuple[Scripted, GrpcTarget]]:
     servicer, server = Scripted(answer), grpc.aio.server()
     rpc.add_InferenceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    target = GrpcTarget(f"127.0.0.1:{port}", TargetSampling("", 0.5, True), key="secret", **options)
+    target = GrpcTarget(f"127.0.0.1:{port}", TargetSampling("", 0.5, True), key="secret", plain=plain)
     try:
         yield servicer, target
     finally:
@@ -69,9 +70,7 @@ def text(said: str, *ids: int) -> pb.GenerateEvent:
     return pb.GenerateEvent(text=pb.TextDelta(text=said, token_ids=ids))
 
 
-async def whole(
-    request: pb.GenerateRequest, context: grpc.aio.ServicerContext
-) -> AsyncIterator[pb.GenerateEvent]:
+async def whole(request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateEvent]:
     yield pb.GenerateEvent(prompt=pb.PromptInfo(request_id="r", model="m", prompt_tokens=9))
     yield text("Hi", 1)
     yield text(" you", 2, 3)
@@ -124,9 +123,7 @@ async def test_the_first_model_that_generates_is_found() -> None:
 async def test_a_call_ends_as_its_terminal_event_or_else_its_status_says(
     outcome: pb.Outcome | None, status: grpc.StatusCode, found: CallOutcome
 ) -> None:
-    async def answer(
-        request: pb.GenerateRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.GenerateEvent]:
+    async def answer(request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateEvent]:
         if outcome is not None:
             error = pb.Error(code="a_code", message="why")
             yield pb.GenerateEvent(end=pb.Terminal(outcome=outcome, error=error))
@@ -143,9 +140,7 @@ async def test_a_call_ends_as_its_terminal_event_or_else_its_status_says(
 
 @pytest.mark.parametrize("alone", [False, True])
 async def test_leaving_ends_the_call_and_one_that_is_alone_has_its_own_connection(alone: bool) -> None:
-    async def endless(
-        request: pb.GenerateRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.GenerateEvent]:
+    async def endless(request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateEvent]:
         yield text("Hi", 1)
         await asyncio.Event().wait()
 
