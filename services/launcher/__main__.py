@@ -13,6 +13,7 @@ with interrupts_end_at_once():
 
     from services.launcher.detached import leave_streams, run_detached
     from services.launcher.log_lines import LineWriter
+    from services.launcher.memory_check import check_memory
     from services.launcher.model_check import check_models
     from services.launcher.options import StackOptions, parse_options
     from services.launcher.plan import plan_instances
@@ -53,7 +54,12 @@ def run_stack(options: StackOptions, plan: Plan) -> int:
                 log.write("penstock", problem.encode(), "error")
             return EXIT_CONFIGURATION
         with interrupts_end_at_once():  # a fetch could not be ended, only left
-            check_models(options, lambda sentence: log.write("penstock", sentence.encode()))
+
+            def tell(sentence: str) -> None:
+                log.write("penstock", sentence.encode())
+
+            target, draft = check_models(options, tell)
+            check_memory(options, target, draft, tell)
             trim_heap()  # of the tokenizers that were looked at
         run_loop(_run(options, log, plan))
     except KeyboardInterrupt:  # nothing runs yet

@@ -15,6 +15,8 @@ from services.launcher.child import Child, RunningProcess, ending, send, spawn
 from services.launcher.forker import Forker, NotForked
 from services.launcher.log_lines import LineSink, pump
 from shared.errors import InvalidRequest, Unavailable
+from shared.process.memory_room import memory_kills
+from shared.roles import ENGINE_ROLES
 
 CONFIGURATION_EXIT = 2
 """A service that ends with this code before it was ever ready would end so again: it is not restarted."""
@@ -22,6 +24,10 @@ CONFIGURATION_EXIT = 2
 MAX_EARLY_EXITS = 4
 """An instance may end so often before it was ready for the first time; then the start has failed."""
 
+LESS_MEMORY = dict.fromkeys(ENGINE_ROLES, ", or lower its kv_memory_mb") | {
+    "retriever": ", or a smaller corpus"
+}
+"""Advice for a role that was killed for want of memory."""
 LAST_LINES = 20
 LAST_OUTPUT_TIMEOUT_S = 1.0
 """The longest wait for the rest of a dead child's output (a grandchild may hold the pipe)."""
@@ -81,6 +87,8 @@ class Instance:
         self._backoff = make_backoff()
         self._stopping = asyncio.Event()
         self._end_signal = SIGTERM
+        self._killed_pid = 0  # the process that we have killed
+        self._memory_kills: int | None = None  # as it was when the process began
 
     @property
     def pid(self) -> int:
@@ -118,6 +126,7 @@ class Instance:
         """End a process that cannot end itself; it is started again."""
         if self.process is not None:
             self._say(f"hangs ({trouble}); killing it", "warning")
+            self._killed_pid = self.pid
             send(self.process, SIGKILL)
 
     def terminate(self) -> None:
@@ -139,6 +148,7 @@ class Instance:
         Raises what a stack that starts ends over; one that serves goes on without the instance meanwhile.
         """
         self.started_s = time.monotonic()
+        self._memory_kills = memory_kills()
         self._ready_s = None if self.spec.reports else self.started_s
         try:
             child = await self._start()
@@ -162,7 +172,7 @@ class Instance:
         served_s = 0.0 if self._ready_s is None else time.monotonic() - self._ready_s
         if not self.was_ready and not self._stopping.is_set():
             self._judge(returncode)
-        return served_s, ending(returncode)
+        return served_s, self._ending(returncode)
 
     async def _start(self) -> Child:
         if self._forker is not None and self.spec.module:
@@ -184,8 +194,18 @@ class Instance:
         if self.restarts + 1 >= MAX_EARLY_EXITS:
             tries = self.restarts + 1
             raise StartFailed(
-                f"{name} {ending(returncode)} in {tries} tries and was never ready: {self.last_words}"
+                f"{name} {self._ending(returncode)} in {tries} tries and was never ready: {self.last_words}"
             )
+
+    def _ending(self, returncode: int) -> str:
+        """Return how the process has ended, in words; a SIGKILL that is not ours is often the kernel's."""
+        if returncode != -SIGKILL or self._killed_pid == self.pid:
+            return ending(returncode)
+        kills = memory_kills()
+        if kills is not None and kills == self._memory_kills:
+            return f"{ending(returncode)} (not by the launcher)"
+        advice = f"give it more{LESS_MEMORY.get(self.spec.role, '')}"
+        return f"{ending(returncode)} (most likely by the kernel, for want of memory: {advice})"
 
     async def _stopped_within(self, seconds: float) -> None:
         try:

@@ -6,12 +6,14 @@ A model that is missing something would otherwise be found out by four processes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from services.launcher.options import StackOptions
 from shared.config.settings import Setting, Settings
 from shared.engine.loading.adapter_config import load_adapter_config
 from shared.engine.loading.config import load_model_config
+from shared.engine.loading.model_config import ModelConfig
 from shared.engine.loading.weight_files import check_weight_files
 from shared.errors import InvalidRequest, PenstockError
 from shared.sampling.defaults import parse_default_sampling
@@ -25,9 +27,20 @@ class ModelRefused(InvalidRequest):
     """A model, or a draft for it, that cannot be served."""
 
 
-def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
-    """Raises ModelRefused with one sentence. A model of the hub is fetched unless the local cache has it; how
-    far that is goes to `tell`."""
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """A model that can be served, as far as that can be seen without its weights."""
+
+    path: Path
+    config: ModelConfig
+    vocabulary: Mapping[str, int]
+
+
+def check_models(
+    options: StackOptions, tell: Callable[[str], None]
+) -> tuple[CheckedModel, CheckedModel | None]:
+    """Return the model, and the draft where there is one. Raises ModelRefused with one sentence. A model of
+    the hub is fetched unless the local cache has it; how far that is goes to `tell`."""
     if not options.model and is_missing():
         tell(
             f"{DEFAULT_MODEL_NAME} is not installed (`make setup` fetches it): the small demo model is served"
@@ -38,15 +51,16 @@ def check_models(options: StackOptions, tell: Callable[[str], None]) -> None:
     for adapter in options.adapters:
         _check_adapter(adapter.name, Path(adapter.folder))
     if not options.draft or not options.counts["speculator"]:
-        return
+        return target, None
     draft = _check_model("draft", options.draft, options.settings, "speculator", tell)
-    difference = _difference(target.vocabulary(), draft.vocabulary())
+    difference = _difference(target.vocabulary, draft.vocabulary)
     if difference:
         raise ModelRefused(
             f"the draft {options.draft} has another tokenizer than the model "
             f"{options.model or 'that is served by default'}: {difference}; "
             "take a draft of the same family, or --draft none"
         )
+    return target, draft
 
 
 def _check_adapter(name: str, folder: Path) -> None:
@@ -59,7 +73,7 @@ def _check_adapter(name: str, folder: Path) -> None:
 
 def _check_model(
     kind: str, name: str, settings: Mapping[str, Settings], role: str, tell: Callable[[str], None]
-) -> TextTokenizer:
+) -> CheckedModel:
     def fetched(done: int, total: int) -> None:
         far = f": {done / 1e6:.1f} of {total / 1e6:.1f} MB" if done else ""
         tell(f"fetching {name} from the hub{far}")
@@ -68,11 +82,11 @@ def _check_model(
     try:
         source = resolve_model(name, progress=fetched)
         folder = source.path
-        load_model_config(folder, str(settings[role]["dtype"].value))
+        config = load_model_config(folder, str(settings[role]["dtype"].value))
         check_weight_files(folder)
         if role == "decode":  # which tells it to gateways
             _check_sampling(source, settings[role]["default_sampling"])
-        return TextTokenizer.load(folder)
+        return CheckedModel(folder, config, TextTokenizer.load(folder).vocabulary())
     except PenstockError as error:
         raise ModelRefused(f"the {called} cannot be served: {error.message}") from error
     except OSError as error:

@@ -1,6 +1,8 @@
 """The life of a process.
 
+cgroups       which control groups bound it
 cores         the cores it may use
+memory_room   the memory that is left, and who was killed for want of it
 niceness      who goes first where services share cores
 descriptors   how many files and connections it may hold open
 heap          what loading leaves behind

@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+from shared.process.cgroups import cgroup_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +39,10 @@ def cpu_quota(root: Path | None = None, membership: Path | None = None) -> CpuQu
     """The least that this process's cgroup or one above it is granted, of version 2 or 1; None: no limit."""
     quotas = [
         quota
-        for folder in _folders(root or CGROUPS, membership or MEMBERSHIP)
+        for folder in cgroup_folders("cpu", root, membership)
         if (quota := _quota_of(folder)) is not None
     ]
     return min(quotas, key=lambda quota: quota.cores, default=None)
-
-
-def _folders(root: Path, membership: Path) -> list[Path]:
-    """The cgroup of this process and those above it, as far as they can be seen from here."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return []
-    folders = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        mounts = {"": (root, root / "unified"), "cpu": (root / "cpu", root / "cpu,cpuacct")}
-        for mount in mounts[""] if not controllers else mounts["cpu"] * ("cpu" in controllers.split(",")):
-            own = mount / path.lstrip("/")
-            folders += [own, *(parent for parent in own.parents if parent.is_relative_to(mount))]
-    return folders
 
 
 def _quota_of(folder: Path) -> CpuQuota | None:

@@ -17,7 +17,7 @@ from services.gateway.asks.passage_asks import MAX_FOUND as MAX_GIVEN
 from shared.errors import NotFound
 from shared.files.api_key_file import KeyLimits, new_api_key
 from shared.messages import Message, Retrieve, Retrieved, ScoredPassage
-from tests.integration.gateway_peers import Answer, Running
+from tests.integration.gateway_peers import Answer, Running, gateway
 from tests.integration.test_gateway_passages import asked, retrieving
 from tests.integration.test_gateway_text_asks import key_file
 from tests.support.data import REPOSITORY
@@ -185,3 +185,21 @@ async def test_over_the_limit_of_a_key_the_search_is_shed(nats_url: str, tmp_pat
         second = await search(running, "q", PENSTOCK_API_KEY=key)
     assert (first.code, second.code) == (0, 4)
     assert "requests_per_min" in second.err
+
+
+async def test_without_a_retriever_it_says_who_is_missing_and_how_to_have_one(nats_url: str) -> None:
+    async with gateway(nats_url) as running:
+        done = await search(running, "q")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "penstock search: failed: retriever: no retriever is running: start one, as `penstock up --corpus "
+        "PATH` does\n"
+    )
+
+
+async def test_where_no_gateway_is_the_address_is_named(nats_url: str) -> None:
+    async with gateway(nats_url) as running:
+        pass
+    done = await search(running, "q")
+    assert done.code == 1
+    assert f"no gateway answers at {running.server.address}: " in done.err

@@ -183,7 +183,10 @@ async def test_without_a_retriever_the_client_hears_so_at_once(nats_url: str) ->
     async with gateway(nats_url, admit_wait_s=600.0) as running:
         error = await refused(running.stub.Retrieve(pb.RetrieveRequest(query="q")))
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert error.details() == "retriever: no retriever is running: start one"
+    assert (
+        error.details()
+        == "retriever: no retriever is running: start one, as `penstock up --corpus PATH` does"
+    )
 
 
 # ---- retrievers that fail, clients that go -----------------------------------------------------------------

@@ -243,7 +243,10 @@ async def test_without_a_retriever_the_client_hears_so_at_once(nats_url: str) ->
         await scripted(peers, running)
         error = await refused(running.stub.Embed(pb.EmbedRequest(texts=["a"])))
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert error.details() == "retriever: no retriever is running: start one"
+    assert (
+        error.details()
+        == "retriever: no retriever is running: start one, as `penstock up --corpus PATH` does"
+    )
 
 
 # ---- instances that fail --------------------------------------------------------------------------------

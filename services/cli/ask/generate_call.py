@@ -31,6 +31,8 @@ EXIT_CODES = {
     pb.OUTCOME_CANCELLED: EXIT_CANCELLED,
 }
 
+REQUEST_ID = "x-request-id"
+"""The metadata that a gateway ends every call with; a call that reached none has no such."""
 BACKSTOP_S = 5.0
 """Beyond the request's own deadline: the gateway should have ended the call by itself."""
 
@@ -98,7 +100,8 @@ def _show(event: pb.GenerateEvent, output: AnswerOutput) -> pb.Terminal | None:
 def terminal_of(error: grpc.RpcError, address: str) -> pb.Terminal:
     """Say how a call ended that has no terminal event."""
     status, details = error.code(), error.details() or ""
-    if status == grpc.StatusCode.UNAVAILABLE:
+    is_answered = any(each.key == REQUEST_ID for each in error.trailing_metadata() or ())
+    if status == grpc.StatusCode.UNAVAILABLE and not is_answered:
         advice = "is the stack running? Over TLS it needs --tls-ca"
         return _failed("unavailable", f"no gateway answers at {address}: {details}; {advice}")
     return pb.Terminal(

@@ -41,6 +41,8 @@ for a moment."""
 FIRST_SHARE = 0.5
 """The share of a call's time that one instance has while there is another."""
 ROOM_RETRY_MS = 100
+BY_COMMAND = {"retriever": ", as `penstock up --corpus PATH` does"}
+"""The commands that start a role which a stack need not have."""
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +161,7 @@ class TextCalls:
     def _wait_s(self, call: TextCall, role: str) -> float:
         """Return how long to wait for an instance. Raises Unavailable for a role that never was there."""
         if not any(view.heartbeat.role == role for view in self.fleet.all()):
-            raise Unavailable(f"no {role} is running: start one", hop=role)
+            raise Unavailable(f"no {role} is running: start one{BY_COMMAND.get(role, '')}", hop=role)
         config = self.context.config
         return min(config.admit_wait_s, config.place_share * call.deadline.remaining_s())
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from services.launcher import instance as instance_module
 from services.launcher import ports
 from services.launcher.backoff import Backoff
 from services.launcher.instance import (
@@ -25,6 +26,8 @@ from services.launcher.log_lines import LineWriter
 from services.launcher.ports import check_free, free_ports
 from shared.errors import InvalidRequest
 from tests.support.wait import until
+
+OUT_OF_MEMORY = "most likely by the kernel, for want of memory: give it more, or lower its kv_memory_mb"
 
 
 class Log:
@@ -82,6 +85,41 @@ async def test_a_child_that_never_gets_ready_fails_the_start_with_its_last_words
     assert "decode-0 exited with code 1; starting it again in 1 ms" in log.text()
 
 
+@pytest.mark.parametrize(
+    ("kills", "said"),
+    [
+        ((3, 3), "was killed by SIGKILL (not by the launcher); starting it again"),
+        ((3, 4), f"was killed by SIGKILL ({OUT_OF_MEMORY}); starting it again"),
+        ((None, None), f"was killed by SIGKILL ({OUT_OF_MEMORY}); starting it again"),
+    ],
+)
+async def test_a_kill_that_is_not_ours_is_said_to_be_the_kernel_s_where_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, kills: tuple[int | None, int | None], said: str
+) -> None:
+    """The kernel counts its own: before the process began and when it has ended."""
+    told = iter(kills)
+    monkeypatch.setattr(instance_module, "memory_kills", lambda: next(told, kills[1]))
+    log = Log()
+    child = instance("kill -9 $$", log)
+    with pytest.raises(StartFailed, match=r"was killed by SIGKILL .* in 4 tries and was never ready"):
+        await within(child.run())
+    assert log.text().splitlines()[0].startswith(f"penstock | decode-0 {said}")
+
+
+async def test_a_kill_of_ours_is_no_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_module, "memory_kills", lambda: None)
+    log = Log()
+    child = instance("echo here; exec sleep 600", log)
+    child.ready_pid = 1
+    task = asyncio.create_task(child.run())
+    await until(lambda: "here" in child.last_lines)
+    child.kill_hung("/live does not answer")
+    await until(lambda: child.restarts)
+    child.terminate()
+    await within(task)
+    assert "decode-0 was killed by SIGKILL; starting it again" in log.text()
+
+
 async def test_a_child_that_was_ready_once_is_restarted_for_as_long_as_it_takes() -> None:
     log = Log()
     child = instance("kill -9 $$", log)
@@ -90,7 +128,7 @@ async def test_a_child_that_was_ready_once_is_restarted_for_as_long_as_it_takes(
     await until(lambda: child.restarts > MAX_EARLY_EXITS + 2, timeout_s=20)
     child.terminate()
     await within(task)
-    assert "was killed by SIGKILL; starting it again in 2 ms" in log.text()
+    assert "was killed by SIGKILL (not by the launcher); starting it again in 2 ms" in log.text()
 
 
 async def test_a_child_that_crashes_when_it_has_loaded_waits_longer_each_time() -> None:

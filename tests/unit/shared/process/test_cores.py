@@ -60,6 +60,6 @@ def test_whole_cores_of_a_quota_are_used_and_no_more_than_there_are(
     limit: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, membership = cgroups(tmp_path, "0::/a\n", a=limit)
-    monkeypatch.setattr("shared.process.cores.CGROUPS", root)
-    monkeypatch.setattr("shared.process.cores.MEMBERSHIP", membership)
+    monkeypatch.setattr("shared.process.cgroups.CGROUPS", root)
+    monkeypatch.setattr("shared.process.cgroups.MEMBERSHIP", membership)
     assert usable_cores() == min(cores, len(os.sched_getaffinity(0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,7 @@ def test_following_goes_on_across_files_until_the_stack_has_ended(
         if number == 30:
             (tmp_path / LOCK_NAME).write_text("")
 
-    monkeypatch.setattr(logs.time, "sleep", write_more)
+    monkeypatch.setattr(time, "sleep", write_more)
     assert run(tmp_path, "-f") == 0
     log.close()
     said = capfd.readouterr()
@@ -161,7 +162,7 @@ def test_who_followed_too_slowly_is_told_once(
         if pauses == 3:
             (tmp_path / LOCK_NAME).write_text("")
 
-    monkeypatch.setattr(logs.time, "sleep", write_much)
+    monkeypatch.setattr(time, "sleep", write_much)
     assert run(tmp_path, "-f") == 0
     log.close()
     assert capfd.readouterr().err == (
