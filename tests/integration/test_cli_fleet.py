@@ -18,6 +18,7 @@ from shared.messages import Held
 from tests.integration.fleet_players import Play, PlayedInstance
 from tests.support.closed_bus import closed_bus
 from tests.support.patched import IMPATIENT, patched
+from tests.support.screen import Screen
 from tests.support.terminal import CTRL_C, Terminal
 from tests.support.wait import until
 
@@ -206,6 +207,22 @@ async def test_index_builds_and_tells_where(tmp_path: Path) -> None:
     assert out == f"1 files, 2 passages (2 new) in {folder}\n"
     assert "embedding 2/2" in err
     assert "skipped b.txt: it is not UTF-8 text" in err
+
+
+def test_on_a_terminal_one_line_grows_while_an_index_is_made(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number in range(60):
+        (corpus / f"{number}.md").write_text(f"# Page {number}\n" + f"Sentence of page {number}. " * 20)
+    command = (sys.executable, "-m", "services.cli", "index", str(corpus))
+    with Terminal((*command, "--state-dir", str(tmp_path / "state")), columns=200) as terminal:
+        assert terminal.end() == 0
+    screen = Screen(columns=200)
+    screen.write(terminal.shown)
+    lines = screen.text.splitlines()
+    assert "\rreading [....................] 0/60 files" in terminal.shown
+    assert [line.split()[0] for line in lines] == ["loading", "reading", "embedding", "60"]
+    assert lines[2] == f"embedding [{'#' * 20}] 60/60 passages"
 
 
 async def test_the_last_of_a_role_is_not_drained_by_a_script_that_did_not_say_so(

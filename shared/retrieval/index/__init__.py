@@ -12,6 +12,7 @@ passage_index   passages, vectors and terms, searched
 manifest        which generation counts, and what made it
 store           the index on disk
 unfinished      what an interrupted indexing has got already
+reading_progress  how far the reading of it is
 reading         a corpus as it is now, of which only what has changed is read
 change          from one state of an index to the next
 build           the folder's index, new or brought up to date

@@ -24,7 +24,8 @@ from shared.retrieval.index.change import Change
 from shared.retrieval.index.manifest import FORMAT, other_format
 from shared.retrieval.index.passage_index import PassageIndex
 from shared.retrieval.index.passage_table import PassageTable
-from shared.retrieval.index.reading import SPLITTER, ReadingProgress, read_corpus
+from shared.retrieval.index.reading import SPLITTER, read_corpus
+from shared.retrieval.index.reading_progress import ReadingProgress
 from shared.retrieval.index.store import Generation, open_generation, remove_unused, save_generation
 from shared.retrieval.index.unfinished import UnfinishedVectors
 

@@ -4,9 +4,10 @@ were."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from shared.retrieval.documents.document import Document
 from shared.retrieval.documents.passages import MAX_WORDS, MIN_WORDS, OVERLAP_WORDS
 from shared.retrieval.documents.seen_files import SeenFile, settled
 from shared.retrieval.index.passage_table import IndexedFile, PassageTable
+from shared.retrieval.index.reading_progress import ReadingCount, ReadingProgress
 from shared.retrieval.index.term_counts import Rows
 
 SPLITTER = f"3/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
@@ -23,8 +25,6 @@ SPLITTER = f"3/{MIN_WORDS}/{MAX_WORDS}/{OVERLAP_WORDS}"
 passages."""
 
 NO_TEXT = "it has no text"
-ReadingProgress = Callable[[int], None]
-"""(documents read so far), before each file and after each document; what it raises ends the reading"""
 ReadPart = IndexedFile | range
 """A document that was cut now, or documents of the table before."""
 
@@ -64,30 +64,40 @@ def _read_files(
     known = _documents_of(seen, before)
     parts: list[ReadPart] = []
     now: list[SeenFile] = []
-    read = 0
+    count = ReadingCount(_sizes_to_read(reader, known), tell)
     for path in reader.files:
-        tell(read)
+        count.begin(path)
         name, read_ns, signature = reader.name_of(path), clock_ns(), file_signature(path)
         file, documents = known.get(name, (None, range(0)))
         if file is not None and signature is not None and file.signature == signature:
             reader.pass_over(file.summary)
             parts.append(documents)
             now.append(file)
+            count.end()
             continue
         cutter = _Cutter(before, documents, parts)
 
         def take(document: Document, cut: Callable[[Document], None] = cutter.take) -> None:
-            nonlocal read
             cut(document)
-            read += 1
-            tell(read)
+            count.add_document(len(document.text))
 
-        summary = reader.read(path, take, lambda: tell(read))
+        summary = reader.read(path, take, count.tell)
+        count.end()
         certain = summary.is_whole and file_signature(path) == signature
         now.append(SeenFile(name, settled(signature, read_ns) if certain else None, summary))
     skipped = reader.skipped()
     table, origin = _joined(before, parts)
     return Reading(table, origin, now, (*skipped, *((name, NO_TEXT) for name in table.without_text())))
+
+
+def _sizes_to_read(reader: CorpusReader, known: Mapping[str, tuple[SeenFile, range]]) -> dict[Path, int]:
+    """Return the files that have changed, as they are now, with their sizes."""
+    sizes = {}
+    for path in reader.files:
+        file, signature = known.get(reader.name_of(path), (None, None))[0], file_signature(path)
+        if file is None or signature is None or file.signature != signature:
+            sizes[path] = 0 if signature is None else signature[-1]
+    return sizes
 
 
 def _documents_of(seen: Sequence[SeenFile], before: PassageTable) -> dict[str, tuple[SeenFile, range]]:

@@ -19,6 +19,7 @@ from shared.retrieval.documents.passages import Passage
 from shared.retrieval.documents.seen_files import SETTLED_NS
 from shared.retrieval.index.passage_table import PassageTable
 from shared.retrieval.index.reading import Reading, read_corpus
+from shared.retrieval.index.reading_progress import ReadSoFar
 
 NOTHING = PassageTable.of_files(())
 
@@ -68,14 +69,27 @@ def test_how_far_the_reading_is_is_told_before_each_file_and_after_each_document
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document_reader, "LOOK_S", 60.0)  # else a slow file tells it again and again
-    told: list[int] = []
+    told: list[ReadSoFar] = []
     read_corpus(str(corpus), NOTHING, [], later_ns, told.append)
-    assert told == [0, 1, 1, 2, 2, 3, 4, 4, 5]
+    assert [each.documents for each in told] == [0, 1, 1, 2, 2, 3, 4, 4, 5]
+    assert [each.files for each in told] == [0, 0, 1, 1, 2, 2, 2, 3, 3]
+    sizes = [path.stat().st_size for path in sorted(corpus.iterdir())]
+    assert {(each.of_files, each.of_bytes) for each in told} == {(4, sum(sizes))}
+    before_c = sum(sizes[:2])
+    assert [each.bytes for each in told[4:8]] == [before_c, before_c + 4, before_c + 8, sum(sizes[:3])]
+
+
+def test_files_that_are_as_they_were_are_no_part_of_what_is_to_be_read(corpus: Path) -> None:
+    before, told = first(corpus), list[ReadSoFar]()
+    (corpus / "b.txt").write_text("More soup.")
+    read_corpus(str(corpus), before.table, before.seen, later_ns, told.append)
+    assert {(each.of_files, each.of_bytes) for each in told} == {(1, 10)}
+    assert (told[0].files, told[-1].files, told[-1].bytes) == (0, 1, 10)
 
 
 def test_whoever_is_told_of_the_reading_may_end_it(corpus: Path, read_names: list[str]) -> None:
-    def tell(documents: int) -> None:
-        if documents == 2:
+    def tell(so_far: ReadSoFar) -> None:
+        if so_far.documents == 2:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
