@@ -17,7 +17,8 @@ from shared.process.quiet_end import discard_stream
 STOP_TIMEOUT_S = 60.0
 """The longest wait for a stack that is taken down before it was ready: longer than it takes by itself."""
 POLL_S = 0.05
-CHUNK_BYTES = 4096
+MOST_DESCRIPTORS = 1 << 16
+"""Descriptors below this are closed, which a shell may have left open for what it starts."""
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
@@ -43,7 +44,9 @@ def run_detached(state_dir: Path, run: Callable[[], int]) -> int:
         os.close(told)
         _stdin_from_nothing()
         os.dup2(tell, sys.stdout.fileno())
-        os.close(tell)
+        os.closerange(
+            3, MOST_DESCRIPTORS
+        )  # whoever waits for a lock or a pipe of the shell's waits no longer
         return run()
     os.close(tell)
     with _termination_raises():

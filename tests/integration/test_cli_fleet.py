@@ -255,7 +255,7 @@ async def test_a_restarted_instance_is_waited_for_until_it_is_ready_again(nats_u
     code, out, err = await restarting
     assert (code, err) == (0, "")
     first, *_, last = out.splitlines()
-    assert first == "decode-0 finishes what it has …"
+    assert first == "decode-0 drains; it holds 2"
     assert re.fullmatch(r"decode-0 is ready again after [\d.]+ s, as process 7", last)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,6 +156,30 @@ async def test_a_terminal_that_closes_while_it_waits_leaves_the_stack_to_start(
     await until((state_dir / "stack.json").exists, timeout_s=TIMEOUT_S)
     with penstock("down", "--state-dir", str(state_dir)) as down:
         assert down.end() == 0
+
+
+def test_whoever_starts_it_from_a_script_waits_for_nothing_of_it(tmp_path: Path, state_dir: Path) -> None:
+    """Its output ends, and so does a pipe of the script's own, when the stack is ready."""
+    driver = write_driver(tmp_path, service_commands(tmp_path))
+    options = ("--state-dir", str(state_dir), "--draft", "none", "--grpc-port", "0", "--http-port", "0")
+    ours, theirs = os.pipe()
+    os.set_inheritable(theirs, True)
+    done = subprocess.run(
+        [sys.executable, str(driver), "-d", *options],
+        env={**os.environ, **launcher_environ(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        close_fds=False,
+    )
+    os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        assert pipe.read() == ""  # it ends: nobody else has the other end
+    assert done.returncode == 0
+    assert done.stdout.startswith("ready grpc=")
+    assert launcher_of(state_dir) is not None
 
 
 def test_a_wrong_option_is_refused_before_anything_begins(up: Open, state_dir: Path) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,16 @@ def _show_object(line: bytes, _event: dict[str, Any]) -> None:
 
 
 def _text_shown() -> Show:
-    """Return what shows lines as `penstock up` does, on a terminal that obeys nothing in them."""
+    """Return what shows lines as `penstock up` does, on a terminal that obeys nothing in them; a day that is
+    not today stands before its lines."""
     prefixes = LinePrefixes(colour=not os.environ.get("NO_COLOR"))
+    day = datetime.now(UTC).date().isoformat()
 
     def show(_line: bytes, event: dict[str, Any]) -> None:
+        nonlocal day
+        if (said_on := escaped_controls(event["ts"][:10])) != day:
+            day = said_on
+            sys.stdout.buffer.write(f"{day}\n".encode(errors="backslashreplace"))
         for line in log_as_text(event).split("\n"):
             text = escaped_controls(line).encode(errors="backslashreplace")
             sys.stdout.buffer.write(prefixes.prefixed(escaped_controls(event["instance"]), text))

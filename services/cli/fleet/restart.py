@@ -73,7 +73,7 @@ async def _restart(bus: Bus, fleet: Fleet, beat: Heartbeat, args: argparse.Names
         return EXIT_FAILED
     began_s = time.monotonic()
     await begin_drain(bus, beat)
-    print(f"{instance} finishes what it has …", flush=True)
+    print(f"{instance} drains; it holds {beat.live}", flush=True)
     ended = False
     while (again := _life_after(fleet, beat)) is None or again.state != "ready":
         took_s = time.monotonic() - began_s

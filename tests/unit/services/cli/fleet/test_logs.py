@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -118,9 +119,27 @@ def test_a_terminal_is_shown_text_that_it_does_not_obey(
     monkeypatch.setenv("NO_COLOR", "1")
     run(tmp_path)
     assert capfd.readouterr().out == (
-        'decode-0 | 12:30:01.123 info    \\x1b[2J why="two words"\ndecode-0 | first\ndecode-0 | second\n'
+        '2026-01-01\ndecode-0 | 12:30:01.123 info    \\x1b[2J why="two words"\n'
+        "decode-0 | first\ndecode-0 | second\n"
     )
     assert coloured.count("\x1b[36mdecode-0 |\x1b[0m ") == 3
+
+
+def test_on_a_terminal_a_day_stands_before_its_lines_unless_it_is_today(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, today = RotatedLog(tmp_path), datetime.now(UTC).date().isoformat()
+    for day in ("2026-01-01", "2026-01-01", "2026-01-02"):
+        log.write(line_of("a", "x", ts=f"{day}T12:30:01.123456Z"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    run(tmp_path)
+    line = "a | 12:30:01.123 info    x\n"
+    assert capfd.readouterr().out == f"2026-01-01\n{line}{line}2026-01-02\n{line}"
+    log.write(line_of("a", "x", ts=f"{today}T12:30:01.123456Z"))
+    run(tmp_path, "--lines", "1")
+    assert capfd.readouterr().out == line
+    log.close()
 
 
 def test_following_goes_on_across_files_until_the_stack_has_ended(
