@@ -112,6 +112,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             pace.transfer_us,
             self._default_sampling,
             guests=self._driver.engine.config.guest_sequences,
+            tenants=self._book.tenants,
         )
 
     def held(self) -> Iterable[Held]:

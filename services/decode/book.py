@@ -8,7 +8,8 @@ from services.decode.job import DecodeJob
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
-from shared.messages import Held
+from shared.fairness.share import TenantShare
+from shared.messages import MAX_REPORTED_TENANTS, Held, TenantJobs
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase
 from shared.worker.job_book import JobBook
@@ -19,8 +20,8 @@ RETRY_AFTER_MS = 100
 class DecodeBook(JobBook[DecodeJob]):
     """A job is let in only if all jobs, with what each comes to next, fit into the pool.
 
-    Where all `max_jobs` places are taken there are `max_guests` more, for tenants that have less here than
-    another: who sends a request now and then does not wait for the end of one of those who send many.
+    Where all `max_jobs` places are taken there are `max_guests` more, for tenants that have less than
+    another, as gateways know: who sends a request now and then does not wait for the end of another's.
 
     Where more of them go on than were expected to, the engine has some give way for a while; until the others
     have shrunk by ending, nobody new is let in.
@@ -51,7 +52,7 @@ class DecodeBook(JobBook[DecodeJob]):
 
     def add(self, job: DecodeJob) -> None:
         """Raises Overloaded, changing nothing."""
-        if len(self.jobs) >= self._max_jobs and not self._is_guest(job):
+        if len(self.jobs) >= self._max_jobs + (self._max_guests if job.guest else 0):
             raise Overloaded(
                 f"all {self._max_jobs} sequences are taken; try another worker or later",
                 hop="decode",
@@ -99,22 +100,19 @@ class DecodeBook(JobBook[DecodeJob]):
         return job
 
     @property
+    def tenants(self) -> tuple[TenantJobs, ...]:
+        """The tenants that have most jobs; none where nobody says whose they are."""
+        jobs: Counter[str] = Counter(job.share.tenant for job in self.jobs.values())
+        weights = {job.share.tenant: job.share.weight for job in self.jobs.values()}
+        most = jobs.most_common(MAX_REPORTED_TENANTS)
+        return tuple(
+            TenantJobs(TenantShare(tenant, weights[tenant]), count) for tenant, count in most if tenant
+        )
+
+    @property
     def free_blocks(self) -> int:
         """Blocks that are not counted for any job."""
         return max(0, self._kv_blocks - self._counted_blocks)
-
-    def _is_guest(self, job: DecodeJob) -> bool:
-        """Whether there is a place beyond the ordinary ones, and another tenant has more, by its weight, than
-        this job's tenant would have with it."""
-        if len(self.jobs) >= self._max_jobs + self._max_guests:
-            return False
-        had: Counter[str] = Counter()
-        weights: dict[str, int] = {}
-        for other in self.jobs.values():
-            had[other.share.tenant] += 1
-            weights[other.share.tenant] = other.share.weight
-        own = (had.pop(job.share.tenant, 0) + 1) / job.share.weight
-        return any(own <= count / weights[tenant] for tenant, count in had.items())
 
     def _needed_blocks(self, job: DecodeJob) -> int:
         return job.needed_blocks(self._groups, self._chunk_tokens)

@@ -17,7 +17,7 @@ class DecodeConfig(EngineServiceConfig):
 
     guest_sequences: int = field_of(
         -1,
-        help="sequences beyond max_sequences of tenants with less than others, for which rows take turns; "
+        help="sequences beyond max_sequences of tenants with less than another, for which rows take turns; "
         "-1 = half as many again",
         minimum=-1,
         maximum=1 << 16,

@@ -32,6 +32,7 @@ class DecodeJob(Job):
     queue_us: int = 0
     inter_token_s: float | None = None
     last_token_s: float | None = None
+    guest: bool = False  # its tenant may have a place beyond the ordinary ones
     answered: bool = False  # its gateway knows that it is taken
     admitting: bool = False  # the engine was asked for its blocks or its place, and has not answered
     arrived_s: float = 0.0
@@ -100,5 +101,6 @@ def read_job(
         share=checked_share(reserve.share),
         longest=min(spec.longest, max_model_len),
         envelope=envelope,
+        guest=reserve.guest,
         inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,
     )

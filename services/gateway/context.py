@@ -17,6 +17,7 @@ from services.gateway.fleet.model_identity import ModelIdentity, contends
 from services.gateway.fleet.poison_requests import PoisonRequests
 from services.gateway.fleet.routing import free_slots, leave_out, serving
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
+from services.gateway.fleet.tenant_jobs import TenantStanding, standing_of
 from services.gateway.question.question_rewriter import QuestionRewriter
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.scope.outcome import Outcome
@@ -30,6 +31,7 @@ from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
+from shared.fairness.share import TenantShare
 from shared.telemetry.trace_sampler import TraceSampler
 
 
@@ -93,17 +95,17 @@ class SessionContext:
         def contending(ahead: ModelIdentity, behind: ModelIdentity) -> bool:
             return contends(ahead, behind, fleet.instances("decode"))
 
-        def capacity(model: ModelIdentity) -> int:
-            return sum(
-                view.heartbeat.capacity for view in serving(fleet.instances("decode"), "decode", model)
-            )
+        def standing(model: ModelIdentity, share: TenantShare) -> TenantStanding:
+            views = serving(fleet.instances("decode"), "decode", model)
+            tenant = share.for_workers(config.fleet_key).tenant
+            return standing_of(tenant, (view.heartbeat for view in views))
 
         queue = AdmissionQueue(
             slots,
             contending,
             tasks.start,
             guest_room=partial(slots, with_guests=True),
-            capacity=capacity,
+            standing=standing,
         )
         pressure = Pressure(queue, loaded)
         canceller = Canceller(bus, instance, config.cancel_ack_s)

@@ -76,6 +76,14 @@ class TenantQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantJobs:
+    """The jobs that a decode worker has of a tenant, which is named by its digest."""
+
+    share: TenantShare
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReport:
     """The report of a prefill worker, a decode worker or a speculator about its engine.
 
@@ -116,7 +124,8 @@ class DecodeReport:
     `step_us` is what a step of its streams takes with no prompt in it, `prompt_tokens_per_s` how fast it
     computes prompts (its `queued_tokens` are theirs), `transfer_us` how long KV from prefill makes a request
     wait. `default_sampling`: what a request takes that does not say, where that is not built in. `guests`:
-    how many it takes beyond its capacity, of tenants that have less than others.
+    how many it takes beyond its capacity, of tenants that have less than another; `tenants`: whose its jobs
+    are, of the MAX_REPORTED_TENANTS with most.
     """
 
     step_us: int = 0
@@ -124,6 +133,7 @@ class DecodeReport:
     transfer_us: int = 0
     default_sampling: tuple[SamplingDefault, ...] = ()
     guests: int = 0
+    tenants: tuple[TenantJobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

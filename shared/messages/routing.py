@@ -42,7 +42,8 @@ class Reserve:
     `token_ids` = prompt + tokens generated so far; `prompt_len` marks the border between them.
     `speculator` is "" when drafts are off. `inter_token_us` is the longest time that its client waits from
     tokens to tokens; 0: any. `adapter` is what it is computed with, NO_ADAPTER for the model alone. `share`:
-    whose it is among those who share the worker, by the tenant's digest.
+    whose it is among those who share the worker, by the tenant's digest. `guest`: that tenant has less than
+    another, and may have a place beyond the ordinary ones.
     """
 
     token_ids: bytes
@@ -57,6 +58,7 @@ class Reserve:
     inter_token_us: int = 0
     adapter: AdapterId = NO_ADAPTER
     share: TenantShare = OPEN_SHARE
+    guest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from services.gateway.admission.request_meter import RequestMeter
 from services.gateway.admission.taken_slots import TakenSlots
 from services.gateway.admission.ticket import STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.fleet.tenant_jobs import ALONE, TenantStanding
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
 from shared.fairness.service_counters import ServiceCounters
@@ -32,6 +33,14 @@ WAIT_DOUBT = 1.5
 fast slots come free is measured, not known."""
 WAIT = "wait"
 """Why such a request is shed, as `penstock_shed_total` counts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """`waited`: the request had to wait for it. `guest`: it may have a place beyond the ordinary ones."""
+
+    waited: bool
+    guest: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class AdmissionQueue:
     """`free_slots(model, blocks)`: how many requests of that size the fleet has room for; None: nobody knows.
     `contends(ahead, behind)`: whether requests of `ahead` take slots that one of `behind` waits for.
     `guest_room(model, blocks)`: as `free_slots`, of all that workers take, the places for guests among them.
-    `capacity(model)`: all slots of the fleet, taken or not.
+    `standing(model, share)`: how many jobs a tenant has at these workers beside others.
 
     `start` runs the loop that hands out turns, which ends when nobody waits.
     """
@@ -64,13 +73,13 @@ class AdmissionQueue:
         clock: Clock = SYSTEM_CLOCK,
         *,
         guest_room: Callable[[ModelIdentity, int], int | None] = lambda *_: 0,
-        capacity: Callable[[ModelIdentity], int] = lambda _: 0,
+        standing: Callable[[ModelIdentity, TenantShare], TenantStanding] = lambda *_: ALONE,
     ) -> None:
         self._free_slots = free_slots
         self._contends = contends
         self._start = start
         self._guest_room = guest_room
-        self._capacity = capacity
+        self._standing = standing
         self._clock = clock
         self._taken = TakenSlots()
         self._counters = ServiceCounters()
@@ -89,8 +98,8 @@ class AdmissionQueue:
         return RequestMeter(self._counters, self._taken, share)
 
     @asynccontextmanager
-    async def turn(self, ticket: Ticket) -> AsyncIterator[bool]:
-        """Wait for a slot, then hold on to it until the route has been tried; tells whether it had to wait.
+    async def turn(self, ticket: Ticket) -> AsyncIterator[Turn]:
+        """Wait for a slot, then hold on to it until the route has been tried.
 
         Raises Overloaded when meanwhile so many have overtaken the request that its time will not do.
         """
@@ -100,7 +109,7 @@ class AdmissionQueue:
         self._placing.add(ticket)
         ticket.meter.take_turn(ticket.tokens)
         try:
-            yield waits
+            yield Turn(waits, self._may_be_guest(ticket.model, ticket.meter.share, more=0))
         finally:
             self._placing.discard(ticket)
 
@@ -269,8 +278,8 @@ class AdmissionQueue:
         """Whether there is a place beyond the slots, and the tenant may have it."""
         return self._may_be_guest(model, share) and self._room(model, blocks) != 0
 
-    def _may_be_guest(self, model: ModelIdentity, share: TenantShare) -> bool:
-        return self._taken.may_be_guest(share, self._capacity(model))
+    def _may_be_guest(self, model: ModelIdentity, share: TenantShare, more: int = 1) -> bool:
+        return self._taken.may_be_guest(share, self._standing(model, share), more)
 
     def _room(self, model: ModelIdentity, blocks: int) -> int | None:
         return self._left_of(self._guest_room(model, blocks), model)

@@ -25,7 +25,7 @@ class RequestMeter:
         """It has a slot; only the first one counts."""
         if not self._held_tokens:
             self._held_tokens = prompt_tokens
-            self._slots.take(self.share)
+            self._slots.take(self.share.tenant)
             self._charged, self._period = prompt_cost(prompt_tokens), self._counters.period
             self._counters.charge(self.share, self._charged)
 
@@ -45,7 +45,7 @@ class RequestMeter:
         self._give_back(self._charged)
         if self._held_tokens:
             self._held_tokens = 0
-            self._slots.give_back(self.share)
+            self._slots.give_back(self.share.tenant)
 
     def whole_cost(self, max_tokens: int, prompt_tokens: int) -> float:
         """Return what the request would add to its tenant's counter at most."""

@@ -1,39 +1,34 @@
-"""Know how many slots each tenant has, and which of them may have more than there are ordinary ones."""
+"""Know how many slots each tenant has by this gateway, and which may have more than there are."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from services.gateway.fleet.tenant_jobs import TenantStanding
 from shared.fairness.share import TenantShare
 
 
 class TakenSlots:
-    """The slots that each tenant has by this gateway.
+    """The slots that each tenant has by this gateway, beside what decode workers say of all gateways.
 
-    Decode workers take guests beyond their slots. Those places are for tenants that have less than their
-    equal part, by weight, of all slots: one that sends a request now and then finds a place at once instead
-    of waiting for the end of another's. Who is alone, or has its part, waits for a slot.
+    Decode workers take guests beyond their slots. Those places are for tenants that have less than another:
+    one that sends a request now and then finds a place at once instead of waiting for the end of another's.
+    Who is alone, or has as much as any other, waits for a slot.
     """
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
-        self._weights: dict[str, int] = {}  # of those that have some
 
-    def take(self, share: TenantShare) -> None:
-        self._taken[share.tenant] += 1
-        self._weights[share.tenant] = share.weight
+    def take(self, tenant: str) -> None:
+        self._taken[tenant] += 1
 
-    def give_back(self, share: TenantShare) -> None:
-        self._taken[share.tenant] -= 1
-        if not self._taken[share.tenant]:
-            del self._taken[share.tenant]
-            del self._weights[share.tenant]
+    def give_back(self, tenant: str) -> None:
+        self._taken[tenant] -= 1
+        if not self._taken[tenant]:
+            del self._taken[tenant]
 
-    def may_be_guest(self, share: TenantShare, capacity: int) -> bool:
-        """Return whether the tenant has less than its part of `capacity` slots; one always has a part of
-        one, unless it is alone."""
-        others = sum(weight for tenant, weight in self._weights.items() if tenant != share.tenant)
-        if not others:
-            return False
-        part = max(1, capacity * share.weight // (share.weight + others))
-        return self._taken[share.tenant] < part
+    def may_be_guest(self, share: TenantShare, told: TenantStanding, more: int = 1) -> bool:
+        """Return whether the tenant, with so many `more` slots, has no more by its weight than another has,
+        as it was `told`."""
+        had = max(self._taken[share.tenant], told.jobs)
+        return (had + more) / share.weight <= told.most_of_others

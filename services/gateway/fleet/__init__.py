@@ -1,7 +1,8 @@
 """Know the instances, and choose which of them one request is given to.
 
 In reading order: `model_identity` says what counts as one model and `served_models` which there are, with
-`default_sampling`; `sent_load` adds to heartbeats what was sent since; `routing` chooses workers,
+`default_sampling`; `sent_load` adds to heartbeats what was sent since; `tenant_jobs` is what decode workers
+have of a tenant beside others; `routing` chooses workers,
 `prompt_path` who computes the prompt, and `best_route` both, as things stand now; `request_client` asks
 them, `waiting` waits for one and `away_models` bounds who does, `liveness_check` asks whether they still
 hold the request and `canceller` has them let go. `breaker`, `breakers`, `avoided_instances` and

@@ -26,11 +26,14 @@ def route_messages(
     first_token: Deadline,
     adapter: AdapterId,
     share: TenantShare,
+    *,
+    guest: bool,
 ) -> dict[str, Message]:
     """Return the messages by role, first for the role that the first token waits for.
 
     Decode hears all of what prefill would where it computes the prompt. `ids` are those of prompt and log,
-    `hashes` those of their blocks. `share` names the tenant as workers know it.
+    `hashes` those of their blocks. `share` names the tenant as workers know it; `guest`: it may have a
+    place at decode beyond the ordinary ones.
     """
     token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
     prompt_ids = ids[: log.prompt_tokens]
@@ -73,6 +76,7 @@ def route_messages(
         inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
         adapter=adapter,
         share=share,
+        guest=guest,
     )
     if route.prefill:
         return {"prefill": prefill, "detokenizer": opened, "decode": reserve}

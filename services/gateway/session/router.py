@@ -87,11 +87,11 @@ class Router:
         until: Deadline | None = None  # for roles that have no instance, one after the other or in turn
         failures = 0
         for attempt in itertools.count():
-            async with self._admission_queue.turn(ticket) as waited:
-                if waited:
+            async with self._admission_queue.turn(ticket) as turn:
+                if turn.waited:
                     self._timeline.mark_phase("line")
                 until = until or Deadline.after(self._wait_s(deadline))
-                refused = await self._try_route(deadline, until, attempt, asked)
+                refused = await self._try_route(deadline, until, attempt, asked, guest=turn.guest)
             if refused is None:
                 return
             if isinstance(refused.error, Overloaded):
@@ -107,7 +107,7 @@ class Router:
             await self._back_off(refused.role, attempt)
 
     async def _try_route(
-        self, deadline: Deadline, until: Deadline, attempt: int, asked: Callable[[], None]
+        self, deadline: Deadline, until: Deadline, attempt: int, asked: Callable[[], None], *, guest: bool
     ) -> Refused | None:
         """One epoch: None when all have taken it, or when it is not needed any more."""
         route = await self._choose(until, attempt)
@@ -119,7 +119,7 @@ class Router:
         layout = self._layout_of(route)
         ids, hashes = self._sequence(layout)  # only now: until the new epoch, rows of the old one count
         try:
-            await self._ask_all(route, ids, hashes, deadline, asked)
+            await self._ask_all(route, ids, hashes, deadline, asked, guest=guest)
         except Refused as refused:
             self.trials.end()
             self._cancel_epoch(refused.error)
@@ -226,6 +226,8 @@ class Router:
         hashes: tuple[bytes, ...],
         deadline: Deadline,
         asked: Callable[[], None],
+        *,
+        guest: bool,
     ) -> None:
         """Ask all workers at once; the first refusal ends the others.
 
@@ -242,6 +244,7 @@ class Router:
             deadline,
             self._model.adapter,
             self._share,
+            guest=guest,
         )
         loads = self._record_sent(route, ids, hashes)
         asks = [

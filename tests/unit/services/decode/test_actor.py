@@ -115,6 +115,7 @@ class Worker(DecodeActor):
             0,
             inter_token_us,
             share=TenantShare(tenant),
+            guest=tenant != "heavy",
         )
         await self.send(reserve, request_id, epoch)
 
@@ -472,6 +473,7 @@ async def test_a_guest_is_let_in_up_to_the_limit_that_gateways_hear_of(crowded: 
         await crowded.step()
     assert ("light", 1) in crowded.played.expected
     assert ("third", 1) in crowded.played.expected
+    assert [each.jobs for each in crowded.status().decode.tenants] == [2, 1, 1]
     refusals = [one for one in crowded.sent.to(REPLY) if isinstance(one, Failure)]
     assert ["all 2 sequences are taken" in one.message for one in refusals] == [True, True]
 

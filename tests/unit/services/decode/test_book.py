@@ -15,7 +15,7 @@ from shared.engine.results import TokenOutput
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
 from shared.fairness.share import TenantShare
 from shared.kv.chunk import MAX_EPOCH
-from shared.messages import Envelope, Reserve, pack_ids
+from shared.messages import MAX_REPORTED_TENANTS, Envelope, Reserve, TenantJobs, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.sampling import sampling
 
@@ -120,54 +120,51 @@ def test_jobs_are_refused_when_all_slots_are_taken() -> None:
 HEAVY, LIGHT = TenantShare("heavy"), TenantShare("light")
 
 
-def of(share: TenantShare, request_id: str) -> DecodeJob:
-    return dataclasses.replace(job(request_id), share=share)
+def of(share: TenantShare, request_id: str, *, guest: bool = False, tokens: int = 16) -> DecodeJob:
+    return dataclasses.replace(job(request_id, tokens=tokens), share=share, guest=guest)
 
 
-def full(max_guests: int, **counts: int) -> DecodeBook:
-    """All four places are taken, so many by each."""
-    jobs = DecodeBook(max_jobs=4, max_guests=max_guests, kv_blocks=100, is_alive=lambda _: True)
-    for tenant, count in counts.items():
-        for number in range(count):
-            jobs.add(of(TenantShare(tenant), f"{tenant}-{number}"))
+def full(max_guests: int, kv_blocks: int = 100) -> DecodeBook:
+    """All four places are the heavy tenant's."""
+    jobs = DecodeBook(max_jobs=4, max_guests=max_guests, kv_blocks=kv_blocks, is_alive=lambda _: True)
+    for number in range(4):
+        jobs.add(of(HEAVY, f"heavy-{number}"))
     return jobs
 
 
-def test_a_guest_comes_in_where_another_tenant_has_more_up_to_the_limit() -> None:
-    jobs = full(2, heavy=4)
+def test_a_guest_comes_in_beyond_the_places_up_to_the_limit() -> None:
+    jobs = full(2)
     with pytest.raises(Overloaded, match="all 4 sequences"):
-        jobs.add(of(HEAVY, "more"))
-    jobs.add(of(LIGHT, "first"))
-    jobs.add(of(TenantShare("third"), "second"))
+        jobs.add(of(LIGHT, "no guest"))
+    jobs.add(of(LIGHT, "first", guest=True))
+    jobs.add(of(LIGHT, "second", guest=True))
     with pytest.raises(Overloaded, match="all 4 sequences"):
-        jobs.add(of(LIGHT, "third"))
+        jobs.add(of(LIGHT, "third", guest=True))
     jobs.remove(job("first").key)
-    jobs.add(of(LIGHT, "third"))
-
-
-def test_guests_never_have_more_than_the_tenant_that_has_most() -> None:
-    jobs = full(4, heavy=2, light=2)
-    for share in (HEAVY, LIGHT):
-        with pytest.raises(Overloaded, match="all 4 sequences"):
-            jobs.add(of(share, "more"))
-    jobs.add(of(TenantShare("third"), "one"))
-    jobs.add(of(TenantShare("third"), "two"))
-    with pytest.raises(Overloaded, match="all 4 sequences"):
-        jobs.add(of(TenantShare("third"), "three"))
-
-
-def test_what_a_guest_may_have_is_by_weight() -> None:
-    jobs = full(4, heavy=2, light=2)
-    for number in range(4):
-        jobs.add(of(TenantShare("third", weight=2), str(number)))
+    with pytest.raises(Overloaded, match="all 4 sequences"):  # ordinary places are not free yet
+        jobs.add(of(HEAVY, "more"))
+    jobs.add(of(LIGHT, "third", guest=True))
 
 
 def test_a_guest_needs_its_blocks_as_others_do() -> None:
-    jobs = DecodeBook(max_jobs=4, max_guests=2, kv_blocks=36, is_alive=lambda _: True)
-    for number in range(4):
-        jobs.add(of(HEAVY, str(number)))
     with pytest.raises(Overloaded, match="KV blocks"):
-        jobs.add(dataclasses.replace(job("large", tokens=500, max_tokens=1), share=LIGHT))
+        full(2, kv_blocks=36).add(of(LIGHT, "large", guest=True, tokens=500))
+
+
+def test_the_tenants_with_most_jobs_are_told_and_one_without_a_name_is_not() -> None:
+    jobs = full(2)
+    jobs.add(of(TenantShare("light", weight=3), "light", guest=True))
+    jobs.add(of(TenantShare(), "open", guest=True))
+    assert jobs.tenants == (TenantJobs(HEAVY, 4), TenantJobs(TenantShare("light", weight=3), 1))
+
+
+def test_only_so_many_tenants_are_told() -> None:
+    jobs = book(max_jobs=100)
+    for number in range(MAX_REPORTED_TENANTS + 1):
+        jobs.add(of(TenantShare(f"tenant-{number}"), f"a{number}"))
+    jobs.add(of(TenantShare("tenant-3"), "b"))
+    assert len(jobs.tenants) == MAX_REPORTED_TENANTS
+    assert jobs.tenants[0] == TenantJobs(TenantShare("tenant-3"), 2)
 
 
 def test_a_cancelled_epoch_cannot_come_in() -> None:

@@ -13,6 +13,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission.admission_queue import WAIT_DOUBT, AdmissionQueue
 from services.gateway.admission.ticket import AGING_S, CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.fleet.tenant_jobs import TenantStanding
 from services.gateway.tasks import Tasks
 from shared.deadline import Deadline
 from shared.errors import Overloaded
@@ -355,7 +356,7 @@ async def test_who_is_cancelled_as_slots_are_counted_does_not_end_the_turns_of_o
 
 
 class GuestHouse(House):
-    """All 16 slots are the heavy tenant's, and `room` more are there for guests."""
+    """All 8 slots are the heavy tenant's, and `room` more are there for guests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,15 +368,16 @@ class GuestHouse(House):
             self.tasks.start,
             self.clock,
             guest_room=lambda _model, blocks: self.room // blocks,
-            capacity=lambda _: 16,
+            standing=lambda _model, share: (
+                TenantStanding(0, 0.0) if share == HEAVY else TenantStanding(0, 8.0)
+            ),
         )
-        for _ in range(16):
-            self.queue.meter(HEAVY).take_turn(100)
 
     def come(self, name: str, ticket: Ticket) -> None:
         async def sit() -> None:
-            async with self.queue.turn(ticket) as waited:
-                self.admitted.append(f"{name} waited" if waited else name)
+            async with self.queue.turn(ticket) as turn:
+                assert turn.guest
+                self.admitted.append(f"{name} waited" if turn.waited else name)
                 self.room -= ticket.blocks
 
         self.tasks.start(name, sit())
@@ -388,7 +390,7 @@ async def guests() -> AsyncIterator[GuestHouse]:
     await house.tasks.finish(0.0)
 
 
-async def test_who_has_less_than_its_part_is_a_guest_at_once_whoever_waits(guests: GuestHouse) -> None:
+async def test_who_has_less_than_another_is_a_guest_at_once_whoever_waits(guests: GuestHouse) -> None:
     guests.come("heavy", guests.ticket(share=HEAVY))
     await waiting(guests, 1)
     guests.come("light", guests.ticket(share=LIGHT))
@@ -401,7 +403,9 @@ async def test_nobody_waits_before_a_guest_where_the_line_is_empty(guests: Guest
     await until(lambda: guests.admitted == ["light"])
 
 
-async def test_who_has_its_part_waits_for_a_slot_however_many_guests_there_may_be(guests: GuestHouse) -> None:
+async def test_who_has_as_much_as_another_waits_however_many_guests_there_may_be(
+    guests: GuestHouse,
+) -> None:
     guests.room = 99
     guests.come("heavy", guests.ticket(share=HEAVY))
     for number in range(9):
@@ -452,3 +456,10 @@ async def test_a_tenant_that_may_be_a_guest_is_not_expected_to_wait(guests: Gues
     assert guests.queue.expected_wait_s(MODEL, NORMAL, HEAVY) == 4.0
     guests.room = 0
     assert guests.queue.expected_wait_s(MODEL, NORMAL, LIGHT) > 0.0
+
+
+async def test_who_has_most_is_told_that_it_is_no_guest(guests: GuestHouse) -> None:
+    guests.slots = 1
+    async with guests.queue.turn(guests.ticket(share=HEAVY)) as turn:
+        assert not turn.guest
+        assert not turn.waited
