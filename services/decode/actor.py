@@ -21,6 +21,7 @@ from shared import messages
 from shared.bus import Delivery
 from shared.degradation import DegradationLevel
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepResult, TokenOutput
+from shared.engine.sampling.grammar_verdicts import Verdict
 from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
 from shared.kv.receiving.receiver import KvReceiver
 from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
@@ -72,6 +73,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
         )
         self._failures: deque[tuple[DecodeJob, PenstockError]] = deque()
         self._late_counted = 0
+        self._verdicts: deque[tuple[str, Verdict]] = deque()
+        """Verdicts on grammars by the keys of jobs, for their prefill workers."""
 
     async def open_transfers(self) -> Transfers:
         engine = self._driver.engine
@@ -163,6 +166,21 @@ class DecodeActor(WorkerActor[DecodeJob]):
         if not job.answered:
             job.answered = True
             await self.bus.answer(job.envelope, Accepted(job.computed_tokens))
+
+    def on_grammar_tried(self, key: str, verdict: Verdict) -> None:
+        self._verdicts.append((key, verdict))
+        self.wake()
+
+    async def tell_verdicts(self) -> None:
+        """A grammar is tried once, and here: whoever computes its prompt compiles it on our word, and nobody
+        has to be believed where the streams are."""
+        while self._verdicts:
+            key, verdict = self._verdicts.popleft()
+            job = self._book.jobs.get(key)
+            if job is not None and not job.is_local:
+                took_us, refusal = (0, verdict) if isinstance(verdict, str) else (round(verdict * 1e6), "")
+                told = messages.GrammarTried(took_us, refusal)
+                await self._outbox.tell("prefill", job.peer, told, job.request_id, job.epoch)
 
     def is_computing(self) -> bool:
         """Streams would get slower by it."""

@@ -17,7 +17,9 @@ from services.prefill.step_events import StepEvents
 from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, PromptScores, StepResult
-from shared.errors import DeadlineExpired, Overloaded, PenstockError
+from shared.engine.sampling.grammar_verdicts import Verdict
+from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, PenstockError, ProtocolError
+from shared.kv.expiring import Expiring
 from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import OnFailed, OnReleased, TransferKey
 from shared.messages import Accepted, Held
@@ -35,6 +37,11 @@ from shared.worker.worker_actor import Transfers, WorkerActor
 
 IN_ENGINE = (JobPhase.QUEUED, JobPhase.COMPUTING)
 """The phases of a job that a step was about: the loop may not have heard yet that it has joined."""
+
+MAX_EARLY_VERDICTS = 1024
+"""Verdicts of grammars whose routes have not come here yet."""
+EARLY_VERDICT_S = 10.0
+"""The longest time for which one is remembered."""
 
 MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 
@@ -69,6 +76,10 @@ class PrefillActor(WorkerActor[PrefillJob]):
         self._make_sender = make_sender
         self._rate = TokenRate(min(MEASURED_STEP_TOKENS, service.config.max_batch_tokens))
         self._ended_transfers: deque[tuple[TransferKey, PenstockError | None]] = deque()
+        self._early_verdicts: Expiring[tuple[str, str], Verdict] = Expiring(
+            MAX_EARLY_VERDICTS, EARLY_VERDICT_S
+        )
+        """Verdicts of grammars, by the key of a route that is not known yet and by who has said so."""
         self._refused: list[LostJob] = []
         """Their sessions are to hear of it."""
 
@@ -110,6 +121,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
         match delivery.message:
             case messages.Prefill() as prefill:
                 await self._accept(delivery, prefill)
+            case messages.GrammarTried() as tried:
+                self._hear_verdict(delivery, tried)
             case message:
                 raise self.unknown(message)
 
@@ -130,9 +143,35 @@ class PrefillActor(WorkerActor[PrefillJob]):
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])
             job.cached_tokens = known * BLOCK_TOKENS
             self.take_in(job, prefill.adapter, lambda: self._book.add(job, self._rate.tokens_per_s))
+            self._hear_early_verdict(job)
             engine.serve(self._book.waiting_prompts)
             self._service.changed()
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
+
+    def is_tried_elsewhere(self, job: PrefillJob) -> bool:
+        """The decode worker of the same route tries it."""
+        return self._service.fleet.get("decode", job.peer) is not None
+
+    def _hear_verdict(self, delivery: Delivery, tried: messages.GrammarTried) -> None:
+        """Believe the decode worker of the route alone. Raises ProtocolError for a time that is none."""
+        if tried.took_us < 0:
+            raise ProtocolError(f"a grammar cannot have taken {tried.took_us} us to compile")
+        key = sequence_key(delivery.envelope.request_id, delivery.envelope.epoch)
+        verdict = tried.refusal[: InvalidRequest.max_chars] or tried.took_us / 1e6
+        job = self._book.jobs.get(key)
+        if job is None:
+            self._early_verdicts.put((key, delivery.sender), verdict, time.monotonic())
+        elif delivery.sender in ("", job.peer):
+            self._grammar_compiler.hear(key, verdict)
+        else:
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_verdict").inc()
+
+    def _hear_early_verdict(self, job: PrefillJob) -> None:
+        """The decode worker may have heard of the route before, and have known the grammar."""
+        for sender in (job.peer, ""):
+            verdict = self._early_verdicts.pop((job.key, sender))
+            if verdict is not None:
+                self._grammar_compiler.hear(job.key, verdict)
 
     def is_computing(self) -> bool:
         """Return whether the job needs the engine; one on its way to decode does not."""
@@ -142,6 +181,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         """Look at jobs that wait or are being sent; those that are computed are looked at between two
         steps."""
         await super().on_tick()
+        self._early_verdicts.forget(time.monotonic())
         for job in self._book.expired_at_work():
             if job.phase is JobPhase.TRANSFERRING:
                 await self._lose(job, self.deadline_passed(job))

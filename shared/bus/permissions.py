@@ -77,6 +77,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
             messages.KvMissing,
             messages.KvReceived,
             *_KV_AGREEMENT,
+            messages.GrammarTried,
         ),
         "speculator": (messages.DraftOpen, messages.DraftCommit, messages.DraftClose),
         "detokenizer": (messages.Tokens,),

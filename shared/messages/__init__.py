@@ -10,6 +10,7 @@
     key_limits  gateways count together what a key uses
     tokens      the hot path, from workers to detokenizer to gateway
     response_cache  answers that are known already
+    grammar_trials  a worker tells another how a grammar's trial has ended
     kv          the control messages of KV transfers
     drafts      draft sessions
     accounts    an operator asks where the time of a request went
@@ -57,6 +58,7 @@ from shared.messages.fleet import (
     TokenizerReport,
     WorkerReport,
 )
+from shared.messages.grammar_trials import GrammarTried
 from shared.messages.key_limits import (
     MAX_KEY_USES,
     BeginKeyUses,
@@ -198,6 +200,7 @@ Message = (
     | KvMissing
     | KvDone
     | KvReceived
+    | GrammarTried
     | KvAbort
     | KvAbortAck
     | DraftOpen
@@ -276,6 +279,7 @@ __all__ = [
     "FoundFirst",
     "GatewayReport",
     "GetTokenBytes",
+    "GrammarTried",
     "Heartbeat",
     "HeartbeatRequest",
     "Held",

@@ -190,6 +190,9 @@ RESTS = Counter(
     "penstock_rests_total",
     "Steps that streams sat out, of tenants with more of them, while others had their rows.",
 )
+GRAMMAR_TRIALS = Counter(
+    "penstock_grammar_trials_total", "Grammars that were tried in a process that can be killed."
+)
 KV_TRANSFER_BYTES = Counter("penstock_kv_transfer_bytes_total", "KV bytes moved.", ["transport"])
 """Verified bytes, at the receiver."""
 KV_TRANSFER_SECONDS = Histogram(
@@ -318,6 +321,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     ),
     "prefill": (
         ENGINE_THREADS,
+        GRAMMAR_TRIALS,
         HOP_SECONDS,
         KV_BLOCKS,
         MASK_WAITS,
@@ -332,6 +336,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         DRAFT_LATE,
         DRAFT_PROPOSED,
         ENGINE_THREADS,
+        GRAMMAR_TRIALS,
         HOP_SECONDS,
         KV_BLOCKS,
         KV_CHECKSUM_FAILURES,

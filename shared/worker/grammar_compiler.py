@@ -1,4 +1,7 @@
-"""Compile clients' grammars beside the steps: tried in a process that can be killed, then made here."""
+"""Compile clients' grammars beside the steps: tried in a process that can be killed, then made here.
+
+What has been tried by another worker, which says so, is made here without a trial.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ TRIAL = "shared.engine.sampling.grammar_trial"
 TRIAL_GRACE_S = 5.0
 """The process itself may take so long to start, or to say how a trial ended."""
 RETRY_AFTER_MS = 500
+OTHERS_TRIAL_S = 2.0
+"""The longest wait for another worker's verdict: twice the CPU time of a trial. Then it is tried here."""
 QUICK_GRAMMAR_S = 0.05
 """Grammars that took so little in their trial wait, as they are made here, for no other ones."""
 
@@ -54,6 +59,7 @@ class _Trial:
         with self._lock:
             if self._stopped:
                 raise Cancelled("nobody waits for this grammar")
+            metrics.GRAMMAR_TRIALS.inc()
             ending, self._stop = self._jobs.submit(msgpack.packb([self._grammar.kind, self._grammar.text]))
         end = ending.result(TRIAL_LIMITS.wall_s + TRIAL_GRACE_S)
         match end.end:
@@ -85,20 +91,35 @@ class _Trial:
 
 @dataclass(slots=True)
 class _Compilation:
-    future: Future[CompiledGrammar]
+    """`future` is there from when it begins here: until then another worker's verdict is waited for."""
+
     began_s: float
     trial: _Trial
+    future: Future[CompiledGrammar] | None = None
+    patience: asyncio.TimerHandle | None = None
+    verdict: Verdict | None = None  # of the trial here
     keys: set[str] = field(default_factory=set)  # of those who wait for it
+
+
+def _tell_nobody(_key: str, _verdict: Verdict) -> None: ...
 
 
 class GrammarCompiler:
     """Compiles grammars beside the event loop. Those who want the same grammar wait for the same compilation;
-    `take_ended` returns what came of it, after a call of `wake`."""
+    `take_ended` returns what came of it, after a call of `wake`. `tell` is called with each of them as soon
+    as the trial has ended, or at once where that was before."""
 
-    def __init__(self, hop: str, grammars: Grammars, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        hop: str,
+        grammars: Grammars,
+        wake: Callable[[], None],
+        tell: Callable[[str, Verdict], None] = _tell_nobody,
+    ) -> None:
         self._hop = hop
         self._grammars = grammars
         self._wake = wake
+        self._tell = tell
         self._threads = ThreadPoolExecutor(TRIALS_AT_ONCE, "grammars", initializer=give_way)
         self._trials = LimitedJobs(TRIAL)
         self._verdicts = GrammarVerdicts()
@@ -119,20 +140,35 @@ class GrammarCompiler:
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
-    def begin(self, key: str, grammar: Grammar) -> None:
-        """Compile it for `key`, at once if it has been lately. Call `check_room` before."""
+    def begin(self, key: str, grammar: Grammar, *, tried_elsewhere: bool = False) -> None:
+        """Compile it for `key`, at once if it has been lately. Call `check_room` before. `tried_elsewhere`:
+        another worker tries it for the same request, so that `hear` is to be called."""
         compiled = self._grammars.cached(grammar)
         if compiled is not None:
             self._ended.append((key, compiled))
+            self._tell(key, self._verdicts.find(grammar) or 0.0)
             self._wake()
             return
         compilation = self._waiting.get(grammar)
         if compilation is None:
-            trial = _Trial(self._trials, grammar)
-            future = self._threads.submit(self._compile, trial, grammar)
-            compilation = self._waiting[grammar] = _Compilation(future, monotonic(), trial)
-            future.add_done_callback(lambda done: self._on_compiled(grammar, done))
+            compilation = self._waiting[grammar] = _Compilation(monotonic(), _Trial(self._trials, grammar))
         compilation.keys.add(key)
+        if compilation.verdict is not None:
+            self._tell(key, compilation.verdict)
+        if compilation.future is not None:
+            return
+        if not tried_elsewhere or self._verdicts.find(grammar) is not None:
+            self._start(grammar, compilation)
+        elif compilation.patience is None:
+            compilation.patience = self._loop.call_later(OTHERS_TRIAL_S, self._start, grammar, compilation)
+
+    def hear(self, key: str, verdict: Verdict) -> None:
+        """The worker that tries it for the same request has done so. It is believed for what waits now, and
+        not remembered."""
+        for grammar, compilation in self._waiting.items():
+            if key in compilation.keys and compilation.future is None:
+                self._start(grammar, compilation, verdict)
+                return
 
     def forget(self, key: str) -> None:
         """`key` waits no longer. A compilation that nobody waits for is stopped, or does not begin."""
@@ -141,7 +177,9 @@ class GrammarCompiler:
             compilation.keys.discard(key)
             if not compilation.keys:
                 compilation.trial.stop()
-                if compilation.future.cancel():
+                if compilation.future is None:
+                    _end_patience(compilation)
+                if compilation.future is None or compilation.future.cancel():
                     del self._waiting[grammar]
 
     def take_ended(self) -> list[tuple[str, GrammarResult]]:
@@ -152,13 +190,39 @@ class GrammarCompiler:
     async def close(self) -> None:
         """Stop what is tried, wait for the one that is being made, drop the others."""
         self._closed = True
+        for compilation in self._waiting.values():
+            _end_patience(compilation)
         await asyncio.to_thread(self._trials.close)
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
-    def _compile(self, trial: _Trial, grammar: Grammar) -> CompiledGrammar:
-        took_s = self._verdicts.of(grammar, trial.run)
+    def _start(self, grammar: Grammar, compilation: _Compilation, heard: Verdict | None = None) -> None:
+        _end_patience(compilation)
+        future = self._threads.submit(self._compile, compilation.trial, grammar, heard)
+        compilation.future = future
+        future.add_done_callback(lambda done: self._on_compiled(grammar, done))
+
+    def _compile(self, trial: _Trial, grammar: Grammar, heard: Verdict | None) -> CompiledGrammar:
+        if isinstance(heard, str):
+            raise InvalidRequest(heard)
+        took_s = self._took_s(trial, grammar) if heard is None else heard
         with self._making if took_s <= QUICK_GRAMMAR_S else self._making_slow:
             return self._grammars.compile(grammar)
+
+    def _took_s(self, trial: _Trial, grammar: Grammar) -> float:
+        """Return the CPU time that it takes, as it was or as a trial finds, and let the loop tell of it."""
+        try:
+            return self._verdicts.of(grammar, trial.run)
+        finally:
+            verdict = self._verdicts.find(grammar)
+            if verdict is not None and not self._closed:
+                self._loop.call_soon_threadsafe(self._on_tried, grammar, verdict)
+
+    def _on_tried(self, grammar: Grammar, verdict: Verdict) -> None:
+        compilation = self._waiting.get(grammar)
+        if compilation is not None:
+            compilation.verdict = verdict
+            for key in sorted(compilation.keys):
+                self._tell(key, verdict)
 
     def _on_compiled(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:
         """Hand on a result, in the compiler's thread, or here where it was cancelled before it began."""
@@ -175,6 +239,12 @@ class GrammarCompiler:
         result = _result_of(future)
         self._ended += [(key, result) for key in sorted(compilation.keys)]
         self._wake()
+
+
+def _end_patience(compilation: _Compilation) -> None:
+    if compilation.patience is not None:
+        compilation.patience.cancel()
+        compilation.patience = None
 
 
 def _result_of(future: Future[CompiledGrammar]) -> GrammarResult:

@@ -15,6 +15,7 @@ import structlog
 
 from shared import messages
 from shared.bus import Delivery
+from shared.engine.sampling.grammar_verdicts import Verdict
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
@@ -114,6 +115,16 @@ class WorkerActor(EngineActor, Generic[J]):
         """Return whether somebody still waited for the answer to the job's route; it is `error` now."""
         return False
 
+    def is_tried_elsewhere(self, job: J) -> bool:  # noqa: ARG002 - a hook: most workers try for themselves
+        """Return whether another worker tries the job's grammar, and says here what came of it."""
+        return False
+
+    def on_grammar_tried(self, key: str, verdict: Verdict) -> None:
+        """Take note of what a job's grammar takes, or why it is refused, before it is compiled."""
+
+    async def tell_verdicts(self) -> None:
+        """Send what is known of grammars to whoever waits for it."""
+
     @abstractmethod
     def deadline_passed(self, job: J) -> DeadlineExpired:
         """The error of a job at work whose time is up."""
@@ -125,7 +136,9 @@ class WorkerActor(EngineActor, Generic[J]):
         self._idle = asyncio.Event()
         self._warmer = PrefixWarmer(self._driver, self._mirror, self._adapters, self._service.changed)
         grammars = self._driver.engine.grammars
-        self._grammar_compiler = GrammarCompiler(self._service.role, grammars, self.wake)
+        self._grammar_compiler = GrammarCompiler(
+            self._service.role, grammars, self.wake, self.on_grammar_tried
+        )
         self._transfers = await self.open_transfers()
         self._transferring = asyncio.create_task(self._transfers.run_transfers(), name="kv-transfers")
         self._transferring.add_done_callback(lambda _: self.wake())
@@ -213,7 +226,8 @@ class WorkerActor(EngineActor, Generic[J]):
         self._grammar_compiler.check_room(job.spec.params.grammar)
         add()
         if job.spec.params.grammar is not None:
-            self._grammar_compiler.begin(job.key, job.spec.params.grammar)
+            elsewhere = self.is_tried_elsewhere(job)
+            self._grammar_compiler.begin(job.key, job.spec.params.grammar, tried_elsewhere=elsewhere)
 
     def _take_warm(self, delivery: Delivery, warm: messages.Warm) -> None:
         """No answer is waited for: what is raised is counted."""
@@ -287,6 +301,7 @@ class WorkerActor(EngineActor, Generic[J]):
             raise InternalError("the KV transfers ended") from self._transferring.exception()
         await self._outbox.send_waiting()
         await self.end_transfers()
+        await self.tell_verdicts()
         await self._take_grammars()
         if await self.take_steps():
             for job in self._book.expired_at_work():

@@ -18,6 +18,7 @@ from shared.sampling.parameters import Grammar
 from tests.e2e.conftest import GetStack
 from tests.support.client import connect, generate, request
 from tests.support.oracle import Oracle
+from tests.support.stack import Stack, value_of
 
 PROMPT = "Once upon a time"
 STACKS = [(1, False, "nats"), (1, True, "shm")]
@@ -65,6 +66,32 @@ async def test_a_constrained_answer_is_that_of_the_engine_alone(
     assert (tuple(answer.ids), answer.finish_reason) == (alone.token_ids, alone.finish_reason)
     if name == "regex":
         assert re.fullmatch(asked["regex"], answer.text)
+
+
+def trials(stack: Stack) -> tuple[int, int]:
+    """How many grammars the prefill and the decode worker have tried."""
+    (prefill,), (decode,) = stack.instances("prefill"), stack.instances("decode")
+    tried = [value_of(worker, "penstock_grammar_trials_total") for worker in (prefill, decode)]
+    return round(tried[0]), round(tried[1])
+
+
+async def test_a_grammar_is_tried_once_for_the_two_workers_that_need_it(
+    get_stack: GetStack, oracle: Oracle
+) -> None:
+    """Also one that is refused, which is not tried again."""
+    stack, ids = get_stack(1, True, "shm"), oracle.encode(PROMPT)
+    new, bad = "[a-z]{3,9} [0-9]", "(ab"
+    before = trials(stack)
+    async with connect(stack.grpc) as stub:
+        for asked, outcome, more in (
+            (new, "finished", 1),
+            (new, "finished", 1),
+            (bad, "failed", 2),
+            (bad, "failed", 2),
+        ):
+            answer = await generate(stub, request(ids, max_tokens=4, regex=asked))
+            assert answer.outcome == outcome, (answer.status, answer.details, stack.tail())
+            assert trials(stack) == (before[0], before[1] + more)
 
 
 async def test_allowed_ids_and_bad_words_bind(get_stack: GetStack, oracle: Oracle) -> None:

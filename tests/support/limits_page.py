@@ -61,6 +61,7 @@ ROOMS = (
             "services/retriever",
             "shared/retrieval/citing",
             "services/detokenizer",
+            "services/prefill/actor.py",
             "services/gateway/scope",
             "shared/fairness/share.py",
         ),

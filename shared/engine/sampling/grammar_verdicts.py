@@ -28,13 +28,20 @@ class GrammarVerdicts:
     def of(self, grammar: Grammar, try_it: Callable[[], Verdict]) -> float:
         """Return the CPU time that it takes, as it was or as `try_it` finds. Raises InvalidRequest, now as
         then; what `try_it` raises says nothing about the grammar, and is not remembered."""
-        digest = hashlib.blake2b(f"{grammar.kind}\0{grammar.text}".encode(), digest_size=16).digest()
-        with self._lock:
-            verdict = self._verdicts.get(digest)
+        verdict = self.find(grammar)
         if verdict is None:
             verdict = try_it()
             with self._lock:
-                self._verdicts[digest] = verdict
+                self._verdicts[_digest(grammar)] = verdict
         if isinstance(verdict, str):
             raise InvalidRequest(verdict)
         return verdict
+
+    def find(self, grammar: Grammar) -> Verdict | None:
+        """Return what is remembered of it."""
+        with self._lock:
+            return self._verdicts.get(_digest(grammar))
+
+
+def _digest(grammar: Grammar) -> bytes:
+    return hashlib.blake2b(f"{grammar.kind}\0{grammar.text}".encode(), digest_size=16).digest()

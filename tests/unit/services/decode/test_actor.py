@@ -26,6 +26,7 @@ from shared.messages import (
     DraftClose,
     DraftCommit,
     Failure,
+    GrammarTried,
     HoldReport,
     LivenessCheck,
     Lost,
@@ -334,6 +335,29 @@ async def test_a_batch_decodes_on_while_the_grammar_of_another_is_compiled(worke
             return worker.decoded("constrained") > 0
 
         await until(joined)
+
+
+async def test_how_a_grammar_was_tried_is_told_to_who_computes_its_prompt(worker: Worker) -> None:
+    """Also for one that is compiled already, and for one that cannot be used."""
+    bad = Grammar("regex", "(ab")
+    for request_id, grammar in (("one", SLOW), ("two", SLOW), ("bad", bad), ("none", None)):
+        await worker.reserve(request_id, grammar=grammar)
+
+    async def told() -> bool:
+        await worker.step()
+        return len(worker.sent.to("penstock.prefill.prefill-0")) == 3
+
+    await until(told)
+    said = [
+        (sent.envelope.request_id, sent.message)
+        for sent in worker.sent.noted.sent
+        if isinstance(sent.message, GrammarTried)
+    ]
+    tried = dict(said)
+    assert len(said) == len(tried) == 3
+    assert tried["one"] == tried["two"]
+    assert (tried["one"].refusal, tried["one"].took_us > 0) == ("", True)
+    assert "(ab" in tried["bad"].refusal or "regex" in tried["bad"].refusal
 
 
 async def test_a_cancel_while_its_grammar_is_compiled_gives_everything_back(worker: Worker) -> None:

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from services.prefill import actor as prefill_actor
 from services.prefill.actor import PrefillActor
 from services.prefill.config import PrefillConfig
 from services.prefill.queue import PATIENCE_S
@@ -28,6 +29,7 @@ from shared.messages import (
     Cancel,
     CancelAck,
     Envelope,
+    GrammarTried,
     KvAbort,
     KvAbortAck,
     KvGrant,
@@ -39,11 +41,14 @@ from shared.messages import (
 )
 from shared.process.service import Service
 from shared.sampling.parameters import Grammar
+from shared.worker import grammar_compiler
 from shared.worker.job import JobPhase
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
+from tests.support.heartbeats import make_heartbeat
 from tests.support.held_masks import held_masks
+from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.sampling import sampling
 from tests.support.slow_grammar import PATTERNS_TOGETHER, held_compiler
@@ -209,6 +214,68 @@ async def test_a_prompt_is_computed_while_the_grammar_of_another_is_compiled(wor
         assert [held.phase for held in worker.held() if held.request_id == "constrained"] == ["queued"]
         held.go_on.set()
         await worker.until_first_token("constrained")
+
+
+def no_trial(*_: object) -> None:
+    raise AssertionError("it was tried here")
+
+
+@pytest.fixture
+def beside_decode(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker that tries nothing itself, with a decode worker that does."""
+    worker._service.fleet._state.observe(make_heartbeat("decode", "decode-0"))
+    monkeypatch.setattr(worker._grammar_compiler._trials, "submit", no_trial)
+    return worker
+
+
+async def tell(worker: Worker, tried: GrammarTried, sender: str, epoch: int = 1) -> None:
+    await worker.handle(Delivery(Envelope("r", epoch), tried, sender))
+
+
+async def test_a_grammar_is_compiled_on_the_word_of_its_decode_worker_alone(beside_decode: Worker) -> None:
+    worker, before = beside_decode, value("penstock_dropped_messages_total", reason="foreign_verdict")
+    await worker.place(grammar=SLOW)
+    await tell(worker, GrammarTried(0, "no"), "decode-9")
+    await tell(worker, GrammarTried(0, "no"), "decode-0", epoch=2)
+    assert worker._grammar_compiler._waiting[SLOW].future is None
+    await tell(worker, GrammarTried(1000, ""), "decode-0")
+    await worker.until_first_token()
+    assert worker.lost() == []
+    assert value("penstock_dropped_messages_total", reason="foreign_verdict") == before + 1
+
+
+async def test_a_grammar_that_its_decode_worker_refuses_ends_its_request(beside_decode: Worker) -> None:
+    await beside_decode.place(grammar=SLOW)
+    await tell(beside_decode, GrammarTried(0, "the grammar (regex) is not liked"), "decode-0")
+    assert await beside_decode.until_lost() == ["invalid_request"]
+
+
+@pytest.mark.parametrize("sender", ["decode-0", ""])
+async def test_a_word_on_a_grammar_may_come_before_its_prompt(beside_decode: Worker, sender: str) -> None:
+    await tell(beside_decode, GrammarTried(0, "no"), "decode-9")
+    await tell(beside_decode, GrammarTried(1000, ""), sender)
+    await beside_decode.place(grammar=SLOW)
+    await beside_decode.until_first_token()
+
+
+async def test_words_on_grammars_of_nobody_are_forgotten(
+    beside_decode: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = beside_decode._early_verdicts
+    for epoch in range(1, prefill_actor.MAX_EARLY_VERDICTS + 3):
+        await tell(beside_decode, GrammarTried(1000, ""), "decode-0", epoch)
+    assert len(early) == prefill_actor.MAX_EARLY_VERDICTS
+    early.forget(time.monotonic() + prefill_actor.EARLY_VERDICT_S)
+    assert len(early) == 0
+
+
+async def test_a_grammar_is_tried_here_where_nobody_says_anything_of_it(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_compiler, "OTHERS_TRIAL_S", 0.0)
+    worker._service.fleet._state.observe(make_heartbeat("decode", "decode-0"))
+    await worker.place(grammar=SLOW)
+    await worker.until_first_token()
 
 
 async def test_a_bad_grammar_is_refused_before_anything_is_computed(worker: Worker) -> None:

@@ -17,6 +17,7 @@ from shared.sampling.parameters import Grammar
 from shared.worker import grammar_compiler
 from shared.worker.grammar_compiler import GrammarCompiler, GrammarResult
 from tests.support.grammar import EOS, VOCAB, save_tokenizer
+from tests.support.metric import value
 from tests.support.slow_grammar import PATTERNS_TOGETHER, held_compiler
 from tests.support.wait import until
 
@@ -186,6 +187,95 @@ async def test_a_grammar_that_is_wanted_again_as_it_is_stopped_is_compiled(compi
     compiler.forget("a/1")
     compiler.begin("b/1", SLOW)
     assert isinstance((await ended(compiler, 1))["b/1"], CompiledGrammar)
+
+
+# ---- trials of other workers ----
+
+
+def no_trial(*_: object) -> None:
+    raise AssertionError("it was tried here")
+
+
+async def test_what_another_worker_has_tried_is_compiled_without_a_trial(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler._trials, "submit", no_trial)
+    compiler.begin("a/1", SLOW, tried_elsewhere=True)
+    compiler.begin("b/1", SLOW, tried_elsewhere=True)
+    compiler.hear("of nobody/1", 0.01)
+    assert compiler._waiting[SLOW].future is None
+    compiler.hear("a/1", 0.01)
+    compiler.hear("b/1", "it came second")
+    results = await ended(compiler, 2)
+    assert isinstance(results["a/1"], CompiledGrammar)
+    assert results["a/1"] is results["b/1"]
+
+
+async def test_what_another_worker_has_refused_is_refused_without_a_trial_and_not_remembered(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler._trials, "submit", no_trial)
+        compiler.begin("a/1", SLOW, tried_elsewhere=True)
+        compiler.hear("a/1", "the grammar (regex) is not liked: send another one")
+        refused = (await ended(compiler, 1))["a/1"]
+    assert isinstance(refused, InvalidRequest)
+    assert "not liked" in refused.message
+    compiler.begin("b/1", SLOW)
+    assert isinstance((await ended(compiler, 1))["b/1"], CompiledGrammar)
+
+
+async def test_a_grammar_of_which_nothing_is_heard_is_tried_here(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = value("penstock_grammar_trials_total")
+    monkeypatch.setattr(grammar_compiler, "OTHERS_TRIAL_S", 0.0)
+    compiler.begin("a/1", SLOW, tried_elsewhere=True)
+    assert isinstance((await ended(compiler, 1))["a/1"], CompiledGrammar)
+    assert value("penstock_grammar_trials_total") == before + 1
+
+
+async def test_who_has_nobody_that_tries_it_waits_for_nobody(compiler: GrammarCompiler) -> None:
+    compiler.begin("a/1", SLOW, tried_elsewhere=True)
+    compiler.begin("b/1", SLOW)
+    assert len(await ended(compiler, 2)) == 2
+
+
+async def test_a_trial_of_another_worker_is_waited_for_by_nobody_when_all_have_left(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler._trials, "submit", no_trial)
+    compiler.begin("a/1", SLOW, tried_elsewhere=True)
+    patience = compiler._waiting[SLOW].patience
+    compiler.forget("a/1")
+    assert patience is not None
+    assert patience.cancelled()
+    assert not compiler._waiting
+    compiler.hear("a/1", 0.01)
+    assert not compiler._waiting
+
+
+async def test_all_who_wait_are_told_of_the_trial_before_it_is_compiled(grammars: Grammars) -> None:
+    told: list[tuple[str, float | str]] = []
+    compiler = GrammarCompiler("decode", grammars, lambda: None, lambda *said: told.append(said))
+    try:
+        with held_compiler(SLOW) as held:
+            compiler.begin("a/1", SLOW)
+            compiler.begin("b/1", SLOW)
+            await until(lambda: len(told) == 2)
+            compiler.begin("late/1", SLOW)
+            assert [key for key, _ in told] == ["a/1", "b/1", "late/1"]
+            assert len({took_s for _, took_s in told}) == 1
+            held.go_on.set()
+            await ended(compiler, 3)
+        compiler.begin("again/1", SLOW)
+        compiler.begin("bad/1", Grammar("regex", "(ab"))
+        await ended(compiler, 2)
+        assert told[3] == ("again/1", told[0][1])
+        key, sentence = told[4]
+        assert (key, isinstance(sentence, str)) == ("bad/1", True)
+    finally:
+        await compiler.close()
 
 
 async def test_tokens_by_id_or_name_pass_the_trial(compiler: GrammarCompiler) -> None:
