@@ -242,11 +242,15 @@ async def test_a_message_of_too_many_parts_is_refused_before_it_is_read(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Megabytes of empty parts would hold up everybody's tokens while they are read."""
-    read: list[int] = []
+    read: list[bytes] = []
     really_read = edge_intake._read
 
     def noted(raw: bytes, reader: Any, kind: Any) -> Any:
-        return really_read(raw, lambda each: read.append(len(each)) or reader(each), kind)
+        def note(each: bytes) -> Any:
+            read.append(each)
+            return reader(each)
+
+        return really_read(raw, note, kind)
 
     monkeypatch.setattr(edge_intake, "_read", noted)
     empty = pb.GenerateRequest(chat=pb.ChatPrompt(messages=[pb.ChatMessage()] * 20_001))

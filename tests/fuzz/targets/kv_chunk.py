@@ -16,7 +16,7 @@ from typing import Any
 
 from shared.kv.chunk import ChunkHeader
 from shared.kv.memory.shared_pool import SharedPool
-from shared.messages import KvAbort, KvAbortAck, KvDone, KvReady, Message
+from shared.messages import KvAbort, KvAbortAck, KvDone, KvReady
 from tests.fuzz.messages import random_message
 from tests.fuzz.mutation import EDGES, mutated_bytes
 from tests.fuzz.played_transfers import (
@@ -140,7 +140,7 @@ def _control(rng: random.Random) -> str:
     """A message of a liar; the name of its sender is its own, which a bus sees to."""
     number = rng.choice(LIARS)
     expected = EXPECTED[number - 1]
-    message: Message
+    message: Any
     if rng.random() < 0.5:
         message = random_message(rng.choice(CONTROL), rng)
         message = dataclasses.replace(message, transfer=rng.choice((number, number, 3, 4, 5, 2**64 - 1)))

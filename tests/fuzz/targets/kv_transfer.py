@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import nats
 from nats.aio.client import Client
@@ -89,7 +90,7 @@ def _chunk(rng: random.Random) -> str:
 
 
 def _control(rng: random.Random) -> str:
-    message: Message = random_message(rng.choice((KvReady, KvDone, KvAbort, KvAbortAck)), rng)
+    message: Any = random_message(rng.choice((KvReady, KvDone, KvAbort, KvAbortAck)), rng)
     message = replace(message, transfer=rng.choice((TRANSFER, TRANSFER, TRANSFER, 2, 2**64 - 1)))
     return _said(rng, message)
 
