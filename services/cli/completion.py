@@ -42,7 +42,16 @@ HELP_TIMEOUT_S = 60.0
 OPTION = re.compile(r"^  (?:(-\w), )?(--[a-z-]+)(?: (\S+))?", re.MULTILINE)
 """A line of argparse's help: the option, and what is to follow it."""
 FOLDERS = ("DIR", "DIR|ID", "DIR|ID|none", "DIR|none")
-FILES = ("FILE", "FILE|TEXT", "DIR|FILE", "FILE|DIR", "ORG/NAME|DIR|FILE", "NAME|DIR|FILE")
+FILES = (
+    "FILE",
+    "FILE|TEXT",
+    "DIR|FILE",
+    "FILE|DIR",
+    "ORG/NAME|DIR|FILE",
+    "NAME|DIR|FILE",
+    "[NAME=]DIR|FILE|ID",
+    "DIR|FILE|ID|none",
+)
 FREE_TEXT = {"zsh": "()"}
 """Nothing to offer. zsh would else say what it is, and complete no option in its place."""
 EPILOG = """\

@@ -77,6 +77,7 @@ class Stack:
         self._nats: Instance | None = None
         self._nats_url = options.nats_url
         self._nats_credentials = options.nats_credentials
+        self._model_paths = options.model_paths
         self._grpc = ""
         self._http = ""
         self._bus: Bus | None = None
@@ -314,7 +315,7 @@ class Stack:
             nats_credentials=self._nats_credentials or None,
             instances=tuple(_described(instance, self._beat(instance)) for instance in self._instances),
             adapter_file=str(self._options.adapter_file),
-            models=self._options.model_paths,
+            models=self._model_paths,
         )
 
     # ---- end ----------------------------------------------------------------------------------
