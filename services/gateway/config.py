@@ -182,6 +182,12 @@ class GatewayConfig(ServiceConfig):
         help="how passages stand in the prompt of a request that says nothing about it",
         choices=tuple(ORDERS.values()),
     )
+    passage_least_share: float = field_of(
+        0.3,
+        help="share of the best passage's score that a passage needs to stand in the prompt; 0 = all do",
+        minimum=0.0,
+        maximum=1.0,
+    )
     warm_while_retrieving: str = field_of(
         WARM_HEAD,
         help="what of a prompt idle workers compute while its passages are found: its head, or, while they "

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import torch
 
-from services.gateway.request.prompt_passages import standing_order
+from services.gateway.config import GatewayConfig
+from services.gateway.request.prompt_passages import near_places, standing_order
 from services.gateway.request.retrieval_use import ORDERS, SHARED_PREFIX
 from services.retriever.question import SearchAsk
 from services.retriever.searcher import Searcher
@@ -45,6 +46,7 @@ MAX_ANSWER_TOKENS = 80
 MAX_CHAT_TOKENS = 200
 HTTP_TIMEOUT_S = 120.0
 PATIENCE_S = 600.0
+LEAST_SHARE = GatewayConfig().passage_least_share
 
 
 class AnsweringModel:
@@ -91,7 +93,8 @@ def _searched(
     ask = SearchAsk(Retrieve(question, count, may_degrade=False), Deadline.after(PATIENCE_S), corpus)
     (answer,) = searcher.search_passages([ask])
     assert isinstance(answer, Retrieved), answer
-    return tuple(answer.passages[place].text for place in standing_order(answer.passages, order))
+    near = [answer.passages[place] for place in near_places(answer.passages, LEAST_SHARE)]
+    return tuple(near[place].text for place in standing_order(near, order))
 
 
 def _page_passages(page: str) -> tuple[str, ...]:

@@ -130,6 +130,18 @@ async def test_they_stand_best_first_where_the_server_or_the_request_says_so(
     assert [place for _, place in places(answer)] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("least_share", "standing"), [(0.79, [2, 0, 1]), (0.77, [3, 1, 2])])
+async def test_a_passage_far_below_the_best_one_is_told_and_stands_not_in_the_prompt(
+    nats_url: str, least_share: float, standing: list[int]
+) -> None:
+    async with serving(nats_url, passage_least_share=least_share) as (peers, running):
+        answer, prompt = await answered(peers, running, question())
+    assert places(answer) == list(zip((RIVER.source, LAKE.source, SOURCE.source), standing, strict=True))
+    assert ("A lake lies still." in prompt) == bool(standing[1])
+    assert answer.prompt is not None
+    assert answer.prompt.warning == ""
+
+
 async def test_a_passage_that_the_clients_limit_leaves_out_is_named_and_warned_of(nats_url: str) -> None:
     async with serving(nats_url) as (peers, running):
         answer, prompt = await answered(peers, running, question())

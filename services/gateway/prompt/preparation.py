@@ -18,6 +18,7 @@ from services.gateway.request.prompt_passages import (
     check_found,
     joined_warnings,
     left_out_warning,
+    near_places,
     retrieved_passage,
 )
 from services.gateway.request.request import Request
@@ -127,7 +128,9 @@ class Preparation:
         self._state.begin_phase(RequestPhase.TOKENIZE, told.served_name)
         self._warmer.confirm_prompt(prompt)
         self._timeline.mark_phase("tokenize")
-        warning = joined_warnings(found.warning, left_out_warning(places, request.retrieval))
+        near = near_places(found.passages, self._context.config.passage_least_share)
+        left_out = left_out_warning([places[at] for at in near], request.retrieval)
+        warning = joined_warnings(found.warning, left_out)
         return ReadPrompt(told, prompt, layout, found, asked.retriever, asked.query, places, warning)
 
     async def _tokenize(

@@ -15,7 +15,7 @@ from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.prompt.role_asker import AskTurn, RoleAsker
 from services.gateway.question.searched_question import searched_question
-from services.gateway.request.prompt_passages import joined_warnings, standing_order
+from services.gateway.request.prompt_passages import joined_warnings, near_places, standing_order
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import is_final
@@ -57,7 +57,7 @@ DEPTH_SHARE = 0.5
 class Prompt:
     """The prompt as ids, with the names of its full blocks. `tool_format`: how the model was told to call
     tools, None where it was not; `marker_ids` are those of its markers that are special tokens.
-    `passage_places`: of each passage its place in the prompt, from 1, or 0 where there was no room for it."""
+    `passage_places`: of each passage its place in the prompt, from 1, or 0 where it is not in the prompt."""
 
     token_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
@@ -177,9 +177,9 @@ class Preprocessor:
         *,
         room_tokens: int,
     ) -> Prompt:
-        """The prompt's ids, and its blocks' names for workers of `model` and of the KV `layout`; as many of
-        the passages as fit into a message, and into a prompt of `room_tokens`. What was tokenized last is not
-        tokenized again.
+        """The prompt's ids, and its blocks' names for workers of `model` and of the KV `layout`; of the
+        passages that are near the best one, as many as fit into a message, and into a prompt of
+        `room_tokens`. What was tokenized last is not tokenized again.
 
         Raises InvalidRequest for what the model's tokenizer does not take.
         """
@@ -191,9 +191,10 @@ class Preprocessor:
             if vocab_tokens:
                 seed = self._hasher.seed(layout, request.cache_scope, model.adapter.digest)
                 return self._name_blocks(request.token_ids, vocab_tokens, seed)
-        sizes = [utf8_bytes(passage.text) for passage in passages]
+        near = near_places(passages, self._config.passage_least_share)
+        sizes = [utf8_bytes(passages[place].text) for place in near]
         room_bytes = self._context.prompt_limits.max_text_bytes - request.prompt_bytes if passages else 0
-        sent = fitting_places(sizes, room_bytes)
+        sent = [near[at] for at in fitting_places(sizes, room_bytes)]
         asked = replace(
             tokenize_message(request, [passages[place] for place in sent]),
             layout=layout,

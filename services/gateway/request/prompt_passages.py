@@ -25,6 +25,15 @@ def standing_order(passages: Sequence[ScoredPassage], order: str) -> tuple[int, 
     return tuple(places if order == BEST_FIRST else sorted(places, key=lambda at: _place_of(passages[at])))
 
 
+def near_places(passages: Sequence[ScoredPassage], least_share: float) -> tuple[int, ...]:
+    """Return the places of passages with at least that share of the best one's score.
+
+    What hardly answers leads a small model astray more often than it helps, and costs every model its time.
+    """
+    best = max((passage.score for passage in passages), default=0.0)
+    return tuple(at for at, passage in enumerate(passages) if not passage.score < least_share * best)
+
+
 def prompt_room_tokens(context_tokens: int, max_tokens: int, most_tokens: int) -> int:
     """Return how long a prompt may become by its passages.
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SHARE_WEIGHT = 0.4
-"""What the share of a question's words that a passage has counts beside its fused score."""
+"""Weight of the share of a question's words that a passage has, beside its fused score."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from shared.retrieval.encoders.rerank import ScoredTexts
 
 NAME = "late-interaction"
 WEIGHT = 0.36
-"""What one of its scores counts beside one of the search, for a question that the encoder knows every word
-of."""
+"""Weight of one of its scores beside one of the search, for a question that the encoder knows wholly."""
 DIGEST_BYTES = 16
 KEPT_TEXT_BYTES = 512
 """The memory of a text with all that is around its states."""

@@ -7,6 +7,7 @@ import itertools
 from services.gateway.request.prompt_passages import (
     joined_warnings,
     left_out_warning,
+    near_places,
     prompt_room_tokens,
     standing_order,
 )
@@ -29,6 +30,21 @@ def test_otherwise_passages_stand_by_document_and_place_in_it_however_well_they_
     for found in itertools.permutations(PASSAGES):
         standing = [found[place] for place in standing_order(found, SHARED_PREFIX)]
         assert standing == [PASSAGES[2], PASSAGES[3], PASSAGES[1], PASSAGES[0]]
+
+
+def test_passages_far_below_the_best_one_are_not_near_it_wherever_it_stands() -> None:
+    scores = (0.4, 0.12, 0.119, 0.0, 0.4)
+    found = [ScoredPassage("a.md", "zero", score) for score in scores]
+    assert near_places(found, 0.3) == (0, 1, 4)
+    assert near_places(found[::-1], 0.3) == (0, 3, 4)
+    assert near_places(found, 0.0) == (0, 1, 2, 3, 4)
+    assert near_places(found, 1.0) == (0, 4)
+    assert near_places([], 0.3) == ()
+
+
+def test_passages_that_all_score_nothing_or_no_number_are_near() -> None:
+    for score in (0.0, float("nan")):
+        assert near_places([ScoredPassage("a.md", "zero", score)] * 2, 0.3) == (0, 1)
 
 
 def test_an_answer_has_the_room_that_it_asked_for_up_to_a_quarter_of_the_context() -> None:
