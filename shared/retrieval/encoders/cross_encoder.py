@@ -83,9 +83,9 @@ class CrossEncoder:
             raise InvalidRequest(f"{tokenizer_file} is no tokenizer: {error}") from error
         return cls(folder.name, encoder, _read_head(config, weights, encoder.hidden), tokenizer)
 
-    def weight(self, question: str) -> None:  # noqa: ARG002 - a Reranker is told
+    def weight(self, question: str) -> float | None:  # noqa: ARG002 - a Reranker is told
         """Return that its scores count alone: it was taught nothing else."""
-        return
+        return None
 
     def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:  # noqa: ARG002 - it keeps nothing
         pairs = self._tokenizer.encode_batch([(question, text) for text in texts])

@@ -24,8 +24,8 @@ class LastBest:
         self.owners: set[str] = set()
         self._then = then
 
-    def weight(self, question: str) -> None:  # noqa: ARG002
-        return
+    def weight(self, question: str) -> float | None:  # noqa: ARG002
+        return None
 
     def score_texts(self, question: str, texts: Sequence[str], owner: str = "") -> ScoredTexts:  # noqa: ARG002
         self.owners.add(owner)
