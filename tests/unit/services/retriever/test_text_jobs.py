@@ -46,7 +46,7 @@ class NumberReranker:
         self._then()
         return ScoredTexts([float(text) for text in texts], [len(question)] * len(texts), [True] * len(texts))
 
-    def share(self, question: str) -> float:  # noqa: ARG002
+    def weight(self, question: str) -> float | None:  # noqa: ARG002
         raise AssertionError("nobody searched for these")
 
 
