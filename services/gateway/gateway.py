@@ -67,7 +67,7 @@ class Gateway:
         """
         config = fit_connections(config)
         tasks = Tasks()
-        key_gate = KeyGate.of(instance, config, bus, fleet, tasks.start, clock)
+        key_gate = KeyGate.of(instance, config, bus, fleet, tasks.start, clock, incarnation=incarnation)
         context = SessionContext.of(instance, config, bus, fleet, tasks)
         registry = SessionRegistry(
             context,

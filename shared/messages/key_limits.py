@@ -66,18 +66,24 @@ class SettleKeyUse:
 
 @dataclass(frozen=True, slots=True)
 class ClaimKey:
-    """gateway → another: from now on I count this key; answered by KeyClaimed or KeyKeptElsewhere."""
+    """gateway → another: from now on I count this key; answered by KeyClaimed or KeyKeptElsewhere. `kept`: I
+    have counted it all along, in this life of mine."""
 
     key_hash: str
+    incarnation: int
+    kept: bool
 
 
 @dataclass(frozen=True, slots=True)
 class KeyClaimed:
-    """The answer: what is live here, and the most that may be left of the key's minute."""
+    """The answer: what is live here, and the most that may be left of the key's minute. `requests_taken` and
+    `tokens_taken` of it were used here while whoever claims was wrongly taken for dead."""
 
     requests_left: float
     tokens_left: float
     uses: tuple[int, ...]
+    requests_taken: float = 0.0
+    tokens_taken: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ def gateway(url: str, **options: object) -> AbstractAsyncContextManager[Running]
 
 @asynccontextmanager
 async def gateway_named(
-    url: str, instance: str, clock: Clock, options: Mapping[str, object]
+    url: str, instance: str, clock: Clock, options: Mapping[str, object], incarnation: int = 7
 ) -> AsyncIterator[Running]:
     """The same with a name of its own; the limits of keys go by `clock`."""
     fields = {
@@ -283,7 +283,7 @@ async def gateway_named(
         config,
         bus,
         view,
-        incarnation=7,
+        incarnation=incarnation,
         heartbeat=partial(heartbeat, "gateway", instance),
         changed=lambda: None,
         begin_drain=lambda: None,

@@ -54,6 +54,10 @@ class Member:
         await asyncio.gather(task, return_exceptions=True)
         self.beats._task = self.beats._last = None
 
+    def live_again(self) -> None:
+        """It was only silent."""
+        self.beats.start()
+
 
 @dataclass(slots=True, eq=False)
 class Gateways:
@@ -68,14 +72,20 @@ class Gateways:
     lost: list[Member] = field(default_factory=list)
     ever: dict[str, Member] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    incarnations: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
     async def add(self, name: str, api_keys: str = "") -> None:
         stack = AsyncExitStack()
         options = {"api_keys": api_keys or self.api_keys}
-        running = await stack.enter_async_context(gateway_named(self.nats_url, name, self.clock, options))
+        incarnation = next(self.incarnations)
+        running = await stack.enter_async_context(
+            gateway_named(self.nats_url, name, self.clock, options, incarnation)
+        )
         bus = await Bus.connect(self.nats_url, name=name, sender=name)
         stack.push_async_callback(bus.close)
-        beats = HeartbeatPublisher(bus, "gateway", name, partial(heartbeat, "gateway", name))
+        beats = HeartbeatPublisher(
+            bus, "gateway", name, partial(heartbeat, "gateway", name, incarnation=incarnation)
+        )
         beats.start()
         stack.push_async_callback(beats.stop)
         await running.knows("gateway", len(self.members) + 1)
@@ -96,6 +106,19 @@ class Gateways:
         await lost.die()
         for one in self.members.values():
             await one.running.knows("gateway", len(self.members))
+
+    async def doubt(self, name: str) -> Member:
+        """It goes silent, all others take it for dead, and it is not: it is the one that is returned."""
+        await self.lose(name)
+        return self.lost.pop()
+
+    async def hear_again(self, name: str, member: Member) -> None:
+        """One that was taken for dead is heard again, after so long that it hears the others too."""
+        self.members[name] = member
+        member.live_again()
+        for one in self.members.values():
+            await one.running.knows("gateway", len(self.members))
+        self.clock.advance(1.0)
 
     @property
     def keeper(self) -> str:
@@ -329,6 +352,33 @@ async def test_a_keeper_that_died_and_is_back_goes_on_from_nothing_too(nats_url:
         await two.lost.pop().stack.aclose()
         await two.add(name)
         assert await two.takes(name, two.other) == [False, False]
+
+
+async def test_a_keeper_that_was_wrongly_taken_for_dead_goes_on_from_what_is_left(
+    nats_url: str, keys: Path
+) -> None:
+    """LIMIT a minute is one in six seconds: what three gateways take is what one would have given."""
+    async with gateways(nats_url, keys, 3, requests_per_min=LIMIT) as three:
+        name = three.keeper
+        assert await three.takes(*[name, three.other] * 3) == [True] * 6
+        doubted = await three.doubt(name)
+        three.clock.advance(12.5)
+        assert await three.takes(*[three.keeper, three.other, three.keeper]) == [True, True, False]
+        await three.hear_again(name, doubted)
+        # Ten less six, two more in twelve seconds, two of them taken: four; and the rest of a seventh.
+        assert await three.takes(*[three.other, name] * 3) == [True] * 4 + [False] * 2
+        three.clock.advance(60.0)
+        assert await three.takes(*[three.other, name] * 6) == [True] * LIMIT + [False] * 2
+
+
+async def test_of_two_that_were_taken_for_dead_nothing_is_sure(nats_url: str, keys: Path) -> None:
+    async with gateways(nats_url, keys, 3, requests_per_min=LIMIT) as three:
+        name = three.keeper
+        assert await three.takes(name) == [True]
+        doubted = await three.doubt(name)
+        await three.lose(three.keeper)
+        await three.hear_again(name, doubted)
+        assert await three.takes(name, three.other) == [False, False]
 
 
 async def test_a_keeper_that_was_held_up_hears_the_others_again(nats_url: str, keys: Path) -> None:

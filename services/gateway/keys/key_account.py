@@ -9,10 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from services.gateway.keys.rate_limits import KeyLedger, LimitReached
+from services.gateway.keys.rate_bucket import MINUTE_S
+from services.gateway.keys.rate_limits import KeyLedger, Levels, LimitReached
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDoubt:
+    """Gateways that may have counted a key were taken for dead, as (name, incarnation); `levels` and `taken`
+    are those of our ledger before the first of them."""
+
+    levels: Levels
+    taken: Levels
+    since_s: float
+    keepers: frozenset[tuple[str, int | None]] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +39,10 @@ class KeyAccount:
     heard_s: float = 0.0
     rival: str = ""
     """The gateway that has asked to keep the key, which our view of the fleet may not know of yet."""
+    doubt: KeyDoubt | None = None
+    """Set when a keeper is taken for dead, until it has the key again."""
+    returned: tuple[str, KeyDoubt] | None = None
+    """The keeper that was alive and has the key again, until it is heard to count."""
     own_uses: set[int] = field(default_factory=set)
     """The requests that came to this gateway and have not ended, those that are only asked for among them."""
     ended_early: set[tuple[str, int]] = field(default_factory=set)
@@ -43,7 +59,43 @@ class KeyAccount:
         """Another gateway keeps the key from now on."""
         self.kept = False
         self.rival = rival
+        if self.holds_back_for(rival):
+            self.doubt = None
+        self.returned = None
         self.forget_heard()
+
+    def doubt_keeper(self, gateway: str, incarnation: int | None) -> None:
+        """A gateway that may have counted the key is gone, or is taken for it: nothing is left of the minute.
+        `incarnation` None: it is gone for sure."""
+        now_s, doubt = self.ledger.clock.monotonic_s(), self.doubt
+        if doubt is None or now_s >= doubt.since_s + MINUTE_S:  # after a minute nothing is left of an old one
+            doubt = KeyDoubt(self.ledger.levels(), self.ledger.taken(), now_s)
+        self.doubt = replace(doubt, keepers=doubt.keepers | {(gateway, incarnation)})
+        self.returned = None
+        self.ledger.lower((0.0, 0.0))
+
+    def hand_back(self, keeper: str, incarnation: int) -> Levels | None:
+        """Hand the key back to a keeper that was taken for dead, alone, and has counted it all along; return
+        what was taken here meanwhile. None, and nothing is done, where there was another doubt or none."""
+        doubt = self.doubt
+        if doubt is None or doubt.keepers != {(keeper, incarnation)}:
+            return None
+        taken = self.ledger.taken()
+        self.hand_over(keeper)
+        self.returned = keeper, doubt
+        return taken[0] - doubt.taken[0], taken[1] - doubt.taken[1]
+
+    def holds_back_for(self, keeper: str) -> bool:
+        """Return whether our ledger says that nothing is left because that keeper was taken for dead."""
+        doubted = () if self.doubt is None else (name for name, _ in self.doubt.keepers)
+        return keeper in doubted or (self.returned is not None and self.returned[0] == keeper)
+
+    def hear_count(self, keeper: str) -> None:
+        """A keeper has counted a request that came here. One that was wrongly taken for dead knows what is
+        left: our ledger need hold back nothing for its sake."""
+        if self.returned is not None and self.returned[0] == keeper:
+            doubt, self.returned = self.returned[1], None
+            self.ledger.refill(doubt.levels, doubt.since_s)
 
     def forget_heard(self) -> None:
         """Hear the others before anything else is let in."""
@@ -55,6 +107,8 @@ class KeyAccount:
         self.ledger.replace_uses(gateway, ())
         if self.rival == gateway:
             self.rival = ""
+        if self.returned is not None and self.returned[0] == gateway:
+            self.returned = None
 
     def check_told(self, now_s: float) -> None:
         """Raise LimitReached where the keeper has said that no request may come yet."""

@@ -103,7 +103,8 @@ class KeyDesk:
         """Raise LimitReached while no request may come, as far as is known without asking."""
         if account.ledger.limits.requests_per_min is None:
             return
-        account.ledger.check_rate()  # it never holds more than is left, whoever counts
+        if not account.holds_back_for(self._keeper.keeper_of(account)):
+            account.ledger.check_rate()  # it never holds more than is left, whoever counts
         account.check_told(self._clock.monotonic_s())
 
     def count_refused(self, account: KeyAccount) -> None:
@@ -231,6 +232,7 @@ class KeyDesk:
             raise
         match answer:
             case KeyUsesBegun():
+                account.hear_count(keeper)
                 return ""
             case KeyUsesRefused(limit, wait_us) if limit in LIMITS:
                 wait_s = wait_us / 1e6

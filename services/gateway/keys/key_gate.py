@@ -51,13 +51,15 @@ class KeyGate:
         fleet: FleetView,
         start: StartTask,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        incarnation: int,
     ) -> KeyGate:
         """Raises ConfigError for a file that cannot be used."""
         try:
             keys = KeysInForce(Path(config.api_keys) if config.api_keys else None, clock)
         except InvalidRequest as error:
             raise ConfigError(str(error)) from error
-        keeper = KeyKeeper(instance, bus, fleet, keys.find_account, keys.accounts, clock)
+        keeper = KeyKeeper(instance, bus, fleet, keys.find_account, keys.accounts, clock, incarnation)
         return cls(keys, KeyDesk(instance, bus, keeper, start, clock), keeper)
 
     def identify(self, authorization: Sequence[str | bytes]) -> ApiKey:

@@ -7,7 +7,8 @@ it takes to be given up asks again before it goes on.
 
 No ledger ever holds more than is left of a minute, whoever counts: one that has handed a key over fills as if
 nothing more were used, and who takes it over goes on from the least that anybody holds. What a keeper that
-died had counted is lost, so whoever may come after it goes on from nothing.
+died had counted is lost, so whoever may come after it goes on from nothing. One that was only taken for dead
+goes on from what it has, less what was used meanwhile.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ class KeyKeeper:
         find: Callable[[str], KeyAccount | None],
         accounts: Callable[[], Iterable[KeyAccount]],
         clock: Clock,
+        incarnation: int,
     ) -> None:
         self._instance = instance
+        self._incarnation = incarnation
         self._bus = bus
         self._fleet = fleet
         self._find = find
@@ -143,6 +146,9 @@ class KeyKeeper:
             return KeyClaimed(NO_LIMIT, NO_LIMIT, uses=())
         if not self._leaving and not outweighs(account.key_hash, claimer, self._instance):
             return KeyKeptElsewhere()
+        taken = account.hand_back(claimer, claim.incarnation) if claim.kept else None
+        if taken is not None:
+            return KeyClaimed(NO_LIMIT, NO_LIMIT, tuple(account.own_uses), *taken)
         account.hand_over(claimer)
         return KeyClaimed(*account.ledger.levels(), uses=tuple(account.own_uses))
 
@@ -150,6 +156,7 @@ class KeyKeeper:
         """A keeper goes: what it had left of the minute is what is left."""
         account = self._find(left.key_hash)
         if account is not None:
+            account.doubt = None  # whoever left may have counted since
             account.ledger.lower(_checked(left.requests_left, left.tokens_left))
 
     async def leave(self) -> None:
@@ -210,7 +217,7 @@ class KeyKeeper:
 
     async def _ask(self, account: KeyAccount, gateway: str, until: Deadline) -> KeyClaimed | None:
         """Claim the key of one gateway; None where it does not give it, or nothing is heard."""
-        ask = ClaimKey(account.key_hash)
+        ask = ClaimKey(account.key_hash, self._incarnation, account.kept)
         try:
             answer = await self._bus.ask(
                 inbox("gateway", gateway), ask, self._bus.envelope(deadline=until), until
@@ -226,6 +233,7 @@ class KeyKeeper:
             return KeyClaimed(NO_LIMIT, NO_LIMIT, uses=())
         if isinstance(answer, KeyClaimed):
             account.ledger.lower(_checked(answer.requests_left, answer.tokens_left))
+            account.ledger.take(_checked(answer.requests_taken, answer.tokens_taken))
             return answer
         account.rival = gateway
         return None
@@ -249,10 +257,13 @@ class KeyKeeper:
         if role != "gateway" or instance == self._instance:
             return
         self._met.pop(instance, None)
+        view = self._fleet.get("gateway", instance) if why == "suspect" else None
+        incarnation = None if view is None else view.heartbeat.incarnation
         for account in self._accounts():
             account.lose(instance)
             if why != "stopped" and outweighs(account.key_hash, instance, self._instance):
-                account.ledger.lower((0.0, 0.0))  # it may have counted, and who stops tells what is left
+                # It may have counted; who stops tells what is left.
+                account.doubt_keeper(instance, incarnation)
 
 
 def _checked(requests_left: float, tokens_left: float) -> Levels:

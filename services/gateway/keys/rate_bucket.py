@@ -20,6 +20,8 @@ class RateBucket:
         self._clock = clock
         self._level = float(per_min)
         self._at_s = clock.monotonic_s()
+        self.taken = 0.0
+        """The sum of all that was taken, less what was given back."""
 
     def wait_s(self, amount: float) -> float:
         """Seconds until `amount` is there, 0 when it is; never more than the bucket can hold is asked for."""
@@ -31,6 +33,7 @@ class RateBucket:
         """A negative amount is given back."""
         self._fill()
         self._level -= amount
+        self.taken += amount
 
     @property
     def level(self) -> float:
@@ -42,6 +45,12 @@ class RateBucket:
         """Hold no more than that from now on."""
         self._fill()
         self._level = min(self._level, level)
+
+    def refill(self, level: float, since_s: float) -> None:
+        """Hold what `level` at that time has become, with nothing taken since, unless it holds more."""
+        self._fill()
+        become = level + (self._at_s - since_s) * self._per_min / MINUTE_S
+        self._level = max(self._level, min(become, self._per_min))
 
     def change_rate(self, per_min: int) -> None:
         self._fill()

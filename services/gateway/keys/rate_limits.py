@@ -157,6 +157,23 @@ class KeyLedger:
             if bucket is not None:
                 bucket.lower(level)
 
+    def taken(self) -> Levels:
+        """Return the requests and tokens that were taken here so far, less what was given back."""
+        requests, tokens = self._requests, self._tokens
+        return 0.0 if requests is None else requests.taken, 0.0 if tokens is None else tokens.taken
+
+    def take(self, taken: Levels) -> None:
+        """Count what was used elsewhere."""
+        for bucket, amount in zip((self._requests, self._tokens), taken, strict=True):
+            if bucket is not None:
+                bucket.take(amount)
+
+    def refill(self, levels: Levels, since_s: float) -> None:
+        """Hold what those levels at that time have become, with nothing taken since."""
+        for bucket, level in zip((self._requests, self._tokens), levels, strict=True):
+            if bucket is not None:
+                bucket.refill(level, since_s)
+
     def replace_uses(self, gateway: str, numbers: Iterable[int]) -> None:
         """The live requests of that gateway are these, as it says."""
         stated = {(gateway, number) for number in numbers}
