@@ -31,6 +31,7 @@ class Asked:
     body: Any
     at_s: float
     gone_at_s: float | None = None
+    was_reset: bool = False
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class ScriptedServer:
                 done, _ = await asyncio.wait([gone], timeout=wait_s)
                 if done:
                     asked.gone_at_s = asyncio.get_running_loop().time()
+                    asked.was_reset = isinstance(gone.exception(), ConnectionResetError)
                     return False
                 _chunk(writer, b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()))
             if script.cut:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
 
 import aiohttp
@@ -25,6 +27,8 @@ READ_BYTES = 1 << 16
 """The bytes of an answer that wait for a client that does not read; more stay with the server."""
 MAX_PAGE_BYTES = 1 << 20
 """The most of a server's list of models or of an error's page; what is beyond is not read."""
+NO_LINGER = struct.pack("ii", 1, 0)
+"""The socket option with which closing a connection resets it."""
 OUR_HEADERS = {"x-penstock-timeline": "true"}
 """Other servers take no notice of it."""
 
@@ -70,9 +74,8 @@ class OpenAiTarget:
                 try:
                     yield response
                 finally:
-                    connection = response.connection
-                    if call.alone and connection is not None and connection.transport is not None:
-                        connection.transport.abort()
+                    if call.alone:
+                        _reset(response)
         except aiohttp.ClientError as error:
             raise _broken(error) from error
 
@@ -122,6 +125,15 @@ async def _error_of(response: aiohttp.ClientResponse) -> Any:
     except (ValueError, RecursionError):
         return text
     return body.get("error", body) if isinstance(body, dict) else text
+
+
+def _reset(response: aiohttp.ClientResponse) -> None:
+    """Cut the connection of an answer that has not ended, as a client's machine does that is gone."""
+    transport = response.connection.transport if response.connection is not None else None
+    if transport is not None:
+        socket = transport.get_extra_info("socket")
+        socket.setsockopt(SOL_SOCKET, SO_LINGER, NO_LINGER)
+        transport.abort()
 
 
 def _broken(error: aiohttp.ClientError) -> CallEnded:

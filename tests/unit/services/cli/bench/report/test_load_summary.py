@@ -46,6 +46,7 @@ def test_clients_that_do_not_behave_have_no_part_in_latencies() -> None:
         call_record(1, ttft_s=9.0, conduct=Conduct.CANCEL, outcome=CallOutcome.GAVE_UP, kind="cancel"),
         call_record(2, ttft_s=9.0, outcome=CallOutcome.SHED, kind="http 429"),
         call_record(3, ttft_s=9.0, outcome=CallOutcome.FAILED, kind="cut stream"),
+        call_record(4, ttft_s=9.0, conduct=Conduct.STALL),
     ]
     summary = summarize(LoadResult(records, QUIET), SETTINGS)
     assert summary.latencies["ttft"].count == 1
@@ -54,8 +55,9 @@ def test_clients_that_do_not_behave_have_no_part_in_latencies() -> None:
         ("cancel", "gave up", "cancel"): 1,
         ("well", "shed", "http 429"): 1,
         ("well", "failed", "cut stream"): 1,
+        ("stall", "finished", ""): 1,
     }
-    assert (summary.rates["errors"], summary.rates["sheds"]) == (0.25, 0.25)
+    assert (summary.rates["errors"], summary.rates["sheds"]) == (0.2, 0.2)
     assert summary.rates["attainment"] == pytest.approx(1 / 3)
 
 

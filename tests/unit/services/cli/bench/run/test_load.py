@@ -168,6 +168,8 @@ def test_a_client_leaves_after_its_tokens(conduct: Conduct, tokens: int, leaves_
     assert len(record.pieces_s) == tokens
     assert record.ended_s == pytest.approx(leaves_s, abs=EXACT)
     assert server.asked[0].gone_at_s == pytest.approx(leaves_s, abs=0.011)
+    if tokens:  # before the answer begins a connection is closed, whatever the conduct
+        assert server.asked[0].was_reset == (conduct is Conduct.DISCONNECT)
 
 
 def test_a_client_that_is_refused_at_once_has_not_left() -> None:

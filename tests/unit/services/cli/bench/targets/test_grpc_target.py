@@ -46,7 +46,7 @@ class Scripted(rpc.InferenceServicer):
     async def ListModels(  # noqa: N802 - the contract's name
         self,
         request: pb.ListModelsRequest,  # noqa: ARG002 - it asks for nothing
-        context: Context,  # noqa: ARG002 - the same
+        context: grpc.aio.ServicerContext[pb.ListModelsRequest, pb.ListModelsResponse],  # noqa: ARG002
     ) -> pb.ListModelsResponse:
         kinds = {"a-embedder": pb.MODEL_KIND_EMBEDDING, "b-model": pb.MODEL_KIND_GENERATION}
         return pb.ListModelsResponse(models=[pb.Model(name=n, kind=k) for n, k in kinds.items()])
