@@ -10,7 +10,6 @@ import pytest
 
 from services.cli.bench.plan.conduct import Conduct
 from services.cli.bench.report.load_page import load_page, sweep_page
-from services.cli.bench.report.load_progress import BenchProgress
 from services.cli.bench.report.load_summary import LoadSummary, SummarySettings, summarize
 from services.cli.bench.report.load_words import number, summary_words, sweep_words
 from services.cli.bench.report.machine import MachineState
@@ -20,7 +19,6 @@ from services.cli.bench.report.service_level import ServiceLevel
 from services.cli.bench.run.load import LoadResult
 from services.cli.bench.run.rate_sweep import SweepResult
 from services.cli.bench.targets.target import CallOutcome
-from tests.support.clock import FakeClock
 from tests.unit.services.cli.bench.records import QUIET, call_record
 
 
@@ -123,16 +121,6 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
     places = points.split()
     assert len(places) == MOST_POINTS
     assert (places[0].split(",")[0], places[-1]) == ("46.0", "350.0,8.0")
-
-
-def test_progress_says_what_has_ended() -> None:
-    clock = FakeClock()
-    progress = BenchProgress(None, clock.monotonic_s)
-    assert progress.line("") == "0 s: nothing has ended yet; ttft - ms"
-    clock.advance(3.0)
-    for record in (call_record(ttft_s=0.2), call_record(outcome=CallOutcome.SHED)):
-        progress.add(record)
-    assert progress.line("4 requests/s, ") == "4 requests/s, 3 s: 1 finished, 1 shed; ttft 200 ms"
 
 
 def test_a_busy_machine_is_told() -> None:
