@@ -9,7 +9,7 @@ with interrupts_end_at_once():
     import os
     import signal
     import sys
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from services.launcher.detached import leave_streams, run_detached
     from services.launcher.log_lines import LineWriter
@@ -54,12 +54,7 @@ def run_stack(options: StackOptions, plan: Plan) -> int:
                 log.write("penstock", problem.encode(), "error")
             return EXIT_CONFIGURATION
         with interrupts_end_at_once():  # a fetch could not be ended, only left
-
-            def tell(sentence: str) -> None:
-                log.write("penstock", sentence.encode())
-
-            target, draft = check_models(options, tell)
-            check_memory(options, target, draft, tell)
+            _check_before_start(options, lambda sentence: log.write("penstock", sentence.encode()))
             trim_heap()  # of the tokenizers that were looked at
         run_loop(_run(options, log, plan))
     except KeyboardInterrupt:  # nothing runs yet
@@ -70,6 +65,12 @@ def run_stack(options: StackOptions, plan: Plan) -> int:
     finally:
         log.leave_terminal()
     return 0
+
+
+def _check_before_start(options: StackOptions, tell: Callable[[str], None]) -> None:
+    """Raises InvalidRequest for a model that cannot be served, Unavailable where there is no memory."""
+    target, draft = check_models(options, tell)
+    check_memory(options, target, draft, tell)
 
 
 async def _run(options: StackOptions, log: StackLog, plan: Plan) -> None:

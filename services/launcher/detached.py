@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from services.launcher.state import DEFAULT_STATE_DIR, STACK_NAME, holder_of
+from shared.files.rotated_log import LOG_NAME
 from shared.process.quiet_end import discard_stream
 
 STOP_TIMEOUT_S = 60.0
@@ -35,6 +36,7 @@ def run_detached(state_dir: Path, run: Callable[[], int]) -> int:
     """
     if (holder := holder_of(state_dir)) is not None:
         return _told_of_running(state_dir, holder)
+    said_before = _log_size(state_dir)
     told, tell = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -50,7 +52,7 @@ def run_detached(state_dir: Path, run: Callable[[], int]) -> int:
         return run()
     os.close(tell)
     with _termination_raises():
-        return _wait(pid, told, state_dir)
+        return _wait(pid, told, state_dir, said_before)
 
 
 def leave_streams() -> None:
@@ -59,7 +61,7 @@ def leave_streams() -> None:
         discard_stream(stream)
 
 
-def _wait(pid: int, told: int, state_dir: Path) -> int:
+def _wait(pid: int, told: int, state_dir: Path, said_before: int) -> int:
     """The exit code. The wait ends by itself: a start that stands still is given up by the stack."""
     try:
         with os.fdopen(told) as words:
@@ -77,11 +79,9 @@ def _wait(pid: int, told: int, state_dir: Path) -> int:
         _take_down(pid)
         return EXIT_TERMINATED
     sys.stdout.flush()
-    logs = _command("logs", state_dir)
-    print(
-        f"penstock up: the stack is not up, and nothing of it runs; {logs} shows what it said",
-        file=sys.stderr,
-    )
+    logs = f"; {_command('logs', state_dir)} shows what it said"
+    is_kept = _log_size(state_dir) != said_before
+    print(f"penstock up: the stack is not up, and nothing of it runs{logs * is_kept}", file=sys.stderr)
     code = os.waitstatus_to_exitcode(status)
     return code if code > 0 else EXIT_FAILED
 
@@ -116,6 +116,13 @@ def _told_of_running(state_dir: Path, holder: str) -> int:
         file=sys.stderr,
     )
     return EXIT_FAILED
+
+
+def _log_size(state_dir: Path) -> int:
+    try:
+        return (state_dir / LOG_NAME).stat().st_size
+    except OSError:
+        return 0
 
 
 def _command(command: str, state_dir: Path) -> str:

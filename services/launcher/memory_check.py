@@ -82,7 +82,7 @@ def check_memory(
     if need.start_bytes > found.available_bytes:
         raise TooLittleMemory(
             f"the stack needs {_mb(need.start_bytes)} of memory to start ({_mb(need.services_bytes)} for its "
-            f"processes, {_mb(need.weights_bytes)} for weights), and {_mb(found.available_bytes)} are left "
+            f"processes, {_mb(need.weights_bytes)} for weights), and {_mb(found.available_bytes)} are there "
             f"{found.where}: {_advice(options, need)}"
         )
     if need.full_bytes > found.available_bytes:
@@ -163,7 +163,7 @@ def _told_of_pools(need: MemoryNeed, found: MemoryRoom) -> str:
     lower = f"lower kv_memory_mb to {fitting} under {roles}" if fitting >= LEAST_POOL_MB else "start less"
     return (
         f"services may be killed when their KV pools are full: the stack needs {_mb(need.full_bytes)} of "
-        f"memory then, and {_mb(found.available_bytes)} are left {found.where}; give it more, or {lower}"
+        f"memory then, and {_mb(found.available_bytes)} are there {found.where}; give it more, or {lower}"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from shared.process.cgroups import cgroup_folders
 
 MEMINFO = Path("/proc/meminfo")
+STATUS = Path("/proc/self/status")
 VMSTAT = Path("/proc/vmstat")
 UNLIMITED_BYTES = 1 << 62
 """The least of the numbers by which a cgroup of version 1 says that it has no limit."""
@@ -16,18 +17,22 @@ UNLIMITED_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class MemoryRoom:
-    """The memory that can still be had, swap included, and where."""
+    """The memory that a process and what it starts may have: its own and what is left, swap included; and
+    where that is so."""
 
     available_bytes: int
     where: str
 
 
 def memory_room(
-    meminfo: Path | None = None, root: Path | None = None, membership: Path | None = None
+    meminfo: Path | None = None,
+    root: Path | None = None,
+    membership: Path | None = None,
+    status: Path | None = None,
 ) -> MemoryRoom | None:
     """Return the least of what the machine and the cgroups of this process have; None where nobody says."""
     machine = _numbers(meminfo or MEMINFO, scale=1024)
-    swap = machine.get("SwapFree:", 0)
+    swap, own = machine.get("SwapFree:", 0), _numbers(status or STATUS, scale=1024).get("RssAnon:", 0)
     rooms = [
         room
         for folder in cgroup_folders("memory", root, membership)
@@ -35,7 +40,8 @@ def memory_room(
     ]
     if "MemAvailable:" in machine:
         rooms.append(MemoryRoom(machine["MemAvailable:"] + swap, "on this machine"))
-    return min(rooms, key=lambda room: room.available_bytes, default=None)
+    least = min(rooms, key=lambda room: room.available_bytes, default=None)
+    return None if least is None else MemoryRoom(least.available_bytes + own, least.where)
 
 
 def memory_kills(vmstat: Path | None = None) -> int | None:

@@ -182,6 +182,18 @@ def test_whoever_starts_it_from_a_script_waits_for_nothing_of_it(tmp_path: Path,
     assert launcher_of(state_dir) is not None
 
 
+def test_a_stack_that_is_refused_before_it_begins_has_no_log_to_point_to(
+    up: Open, state_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    with up("--model", str(tmp_path / "model")) as terminal:
+        assert terminal.end() == 2
+    *_, cause, last = terminal.shown.splitlines()
+    assert "cannot be served" in cause
+    assert last == "penstock up: the stack is not up, and nothing of it runs"
+    assert not state_dir.exists()
+
+
 def test_a_wrong_option_is_refused_before_anything_begins(up: Open, state_dir: Path) -> None:
     with up("--grpc-port", "70000") as terminal:
         assert terminal.end() == 2

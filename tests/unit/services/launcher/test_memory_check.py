@@ -95,7 +95,7 @@ def test_a_stack_that_can_just_start_is_started_and_a_byte_less_is_refused() -> 
     weights, start = (f"{size / MB:.0f} MB" for size in (stored_bytes(DEMO_MODEL), need.start_bytes))
     assert str(refused.value) == (
         f"the stack needs {start} of memory to start ({BASE_MB} MB for its processes, {weights} for "
-        f"weights), and {start} are left on this machine: give it more, or start less: --retriever 0 saves "
+        f"weights), and {start} are there on this machine: give it more, or start less: --retriever 0 saves "
         "95 MB"
     )
 
@@ -107,7 +107,7 @@ def test_pools_that_just_fit_are_not_told_of_and_others_with_what_to_lower() -> 
     full, left = (f"{size / MB:.0f} MB" for size in (need.full_bytes, need.full_bytes - 2 * MIB))
     assert told == (
         f"services may be killed when their KV pools are full: the stack needs {full} of memory then, and "
-        f"{left} are left on this machine; give it more, or lower kv_memory_mb to 255 under [prefill] and "
+        f"{left} are there on this machine; give it more, or lower kv_memory_mb to 255 under [prefill] and "
         "[decode]"
     )
     (told,) = check(need.start_bytes + 20 * MIB)

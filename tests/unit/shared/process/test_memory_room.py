@@ -32,7 +32,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def left(machine: Path) -> tuple[int, str]:
-    room = memory_room(machine / "meminfo", machine, machine / "membership")
+    room = memory_room(machine / "meminfo", machine, machine / "membership", machine / "status")
     assert room is not None
     return room.available_bytes, room.where.removeprefix("within the limit of the cgroup ")
 
@@ -40,6 +40,11 @@ def left(machine: Path) -> tuple[int, str]:
 def test_without_a_limit_it_is_what_the_machine_has_and_its_swap(machine: Path) -> None:
     put(machine / "a" / "b", memory__max="max\n", memory__current="5\n")
     assert left(machine) == (1200 * 1024, "on this machine")
+
+
+def test_what_this_process_has_itself_is_there_for_it(machine: Path) -> None:
+    (machine / "status").write_text("Name:\tpython\nRssAnon:\t     50 kB\n")
+    assert left(machine) == (1250 * 1024, "on this machine")
 
 
 def test_a_limit_leaves_what_is_not_used_and_what_are_pages_of_files(machine: Path) -> None:
@@ -149,6 +154,6 @@ def test_a_stack_that_has_no_room_in_a_real_cgroup_is_refused_with_what_to_lower
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("penstock | the stack needs ")
-    assert f"are left within the limit of the cgroup {cgroup}: " in last
+    assert f"are there within the limit of the cgroup {cgroup}: " in last
     assert last.endswith("--retriever 0 saves 95 MB")
     assert not (tmp_path / "state").exists()  # nothing was begun
