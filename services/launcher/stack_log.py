@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 
 from services.launcher.log_lines import LineWriter
 from shared.files.rotated_log import RotatedLog
+
+MAX_EARLY_LINES = 100
+"""Lines that wait for the file while models are looked at; of more the oldest are left out of it."""
 
 
 class StackLog:
@@ -18,11 +22,14 @@ class StackLog:
         self._terminal: LineWriter | None = terminal
         self._kept: LineWriter | None = None
         self._file: RotatedLog | None = None
+        self._early: deque[tuple[str, bytes, str]] = deque(maxlen=MAX_EARLY_LINES)
 
     def keep_in(self, state_dir: Path) -> None:
         """Write all that comes to the log of this directory too, which is nobody else's now."""
         self._file = RotatedLog(state_dir)
         self._kept = LineWriter(self._file, as_json=True, on_unwritten=self._tell_unwritten)
+        while self._early:
+            self._kept.write(*self._early.popleft())
 
     def write(self, name: str, line: bytes, level: str = "info") -> None:
         if self._terminal is not None:
@@ -30,9 +37,11 @@ class StackLog:
         self.keep(name, line, level)
 
     def keep(self, name: str, line: bytes, level: str = "info") -> None:
-        """Write it to the file alone."""
+        """Write it to the file alone, once there is one."""
         if self._kept is not None:
             self._kept.write(name, line, level)
+        else:
+            self._early.append((name, line, level))
 
     def leave_terminal(self) -> None:
         """Write what the terminal still gets, within a bound, and nothing to it from now on."""
