@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from shared.process.memory_room import memory_kills, memory_room
+from tests.support.cgroup import MIB, limited_cgroup
 from tests.support.data import REPOSITORY
-
-MIB = 1 << 20
-V1_ROOT = Path("/sys/fs/cgroup/memory")
-V2_ROOT = Path("/sys/fs/cgroup")
 
 
 def put(folder: Path, **files: str) -> None:
@@ -108,22 +104,8 @@ def test_this_machine_says_what_it_has() -> None:
 
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
-    """A cgroup of its own with 350 MiB, where we may make one."""
-    for root, limit in ((V2_ROOT, "memory.max"), (V1_ROOT, "memory.limit_in_bytes")):
-        folder = root / f"penstock-test-{os.getpid()}"
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        try:
-            if not (folder / limit).exists():  # no cgroup, or one without a controller of memory
-                continue
-            (folder / limit).write_text(str(350 * MIB))
-            yield folder
-            return
-        finally:
-            folder.rmdir()
-    pytest.skip("no cgroup with a limit of memory can be made here")
+    with limited_cgroup(350) as folder:
+        yield folder
 
 
 def run_within(cgroup: Path, *command: str) -> subprocess.CompletedProcess[str]:
