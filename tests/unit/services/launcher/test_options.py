@@ -19,6 +19,7 @@ from shared.config.settings import load_config
 from shared.errors import InvalidRequest
 from shared.files.adapter_file import WantedAdapter, put_adapters, read_adapter_file
 from shared.process.cores import usable_cores
+from shared.roles import ROLES
 
 
 def in_file(folder: Path, text: str) -> dict[str, str]:
@@ -375,3 +376,33 @@ def test_a_file_of_adapters_that_cannot_be_written_is_a_sentence(tmp_path: Path)
     environ = in_file(tmp_path, '[model]\nadapter_file = "nothing/mine.toml"\n')
     with pytest.raises(InvalidRequest, match=r"mine\.toml cannot be written \(No such file"):
         prepare_adapter_file(parse_options(["--adapter", f"sql={tmp_path}"], environ))
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "shown"),
+    [
+        ([], "", set()),
+        (["--log-format", "text"], "", set(ROLES)),
+        ([], '[common]\nlog_format = "text"\n', set(ROLES)),
+        ([], '[decode]\nlog_format = "text"\n', {"decode"}),
+        (["--log-format", "json"], '[decode]\nlog_format = "text"\n', set()),
+    ],
+)
+def test_services_log_json_whatever_is_shown_of_them(
+    tmp_path: Path, argv: list[str], text: str, shown: set[str]
+) -> None:
+    """The log of the stack keeps it; the launcher makes text of it where that is wanted."""
+    environ = in_file(tmp_path, text)
+    assert parse_options(argv, environ).text_roles == shown
+    assert {config_of(role, argv, environ).log_format for role in ("gateway", "decode")} == {"json"}
+    own = environ | {"PENSTOCK_DECODE_LOG_FORMAT": "text"}
+    assert config_of("decode", argv, own).log_format == "json"
+
+
+def test_on_a_terminal_all_are_shown_as_text_unless_somebody_has_said_otherwise() -> None:
+    assert parse_options([], {}, on_terminal=True).text_roles == set(ROLES)
+    assert parse_options([], {"PENSTOCK_LOG_FORMAT": "json"}, on_terminal=True).text_roles == set()
+
+
+def test_a_stack_is_detached_on_demand() -> None:
+    assert [parse_options(argv, {}).detach for argv in ([], ["-d"], ["--detach"])] == [False, True, True]
