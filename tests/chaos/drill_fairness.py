@@ -7,12 +7,12 @@ clients as one tenant, which is served in order of arrival.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
+from tests.chaos.core_time import CoreTime
 from tests.chaos.first_token_parts import SLOWEST_SHARE, Parts, excess_ms, first_token_parts, parts_table
 from tests.chaos.load import Load, Metadata, Shape, closed_loop, narrow_channel, open_loop
 from tests.chaos.own_process import OwnProcess, own_process
@@ -39,6 +39,8 @@ TTFT_MS = 2_000
 tenant the earliest deadline goes first, which is then the order of arrival."""
 HEAVY_LENGTHS = (0.4, 0.8, 1.2, 1.6)
 """Times the length of a light tenant's answers."""
+FIRST_TOKEN_ROLES = ("gateway", "tokenizer", "prefill", "detokenizer")
+"""The roles on the way to a first token."""
 EQUAL_CLIENTS = (SLOTS // 2, SLOTS, 2 * SLOTS, 3 * SLOTS)
 """The clients of saturated tenants: each has as many as its part of the slots and a line, however long."""
 
@@ -79,6 +81,7 @@ class FairnessDrill:
         self._clients = clients
         self._scale = scale
         self._report = report
+        self._core_time = {False: CoreTime(), True: CoreTime()}  # by whether the heavy tenant was there
         self._patient = Shape(scale.output_tokens, DEADLINE_MS)
         self._light = Shape(scale.output_tokens, DEADLINE_MS, TTFT_MS)
         self._heavy = [  # of several lengths: slots that are taken together are not free together then
@@ -103,7 +106,7 @@ class FairnessDrill:
             for name, loads in (("alone", alone), ("in order of arrival", in_order), ("fair", fair)):
                 self._tell(name, loads)
             self._claim(alone, in_order, fair)
-            self._take_apart(_light_parts(alone), _light_parts(fair))
+            self._take_apart(alone, fair)
             await self._equals(stub)
         await self._stack.until_idle()
 
@@ -111,6 +114,8 @@ class FairnessDrill:
         self, stub: rpc.InferenceStub, rate: float, number: int, heavy: OwnProcess | None, *, fair: bool
     ) -> dict[str, Load]:
         """One round: the loads by client."""
+        pids = [row.pid for row in self._stack.instances() if row.role in FIRST_TOKEN_ROLES]
+        began = CoreTime.of(pids)
         light_rate = LIGHT_SHARE * rate
         loads = {
             client: open_loop(
@@ -131,7 +136,10 @@ class FairnessDrill:
                 metadata=self._clients.metadata(HEAVY, fair=fair),
                 seed=10 * number + 9,
             )
-        return dict(zip(loads, await asyncio.gather(*loads.values()), strict=True))
+        done = dict(zip(loads, await asyncio.gather(*loads.values()), strict=True))
+        if fair:
+            self._core_time[heavy is not None] += CoreTime.of(pids) - began
+        return done
 
     async def _equals(self, stub: rpc.InferenceStub) -> None:
         """Tenants of equal weight that always have a line, each of another length."""
@@ -197,12 +205,19 @@ class FairnessDrill:
             timed=True,
         )
 
-    def _take_apart(self, alone: Sequence[Parts], fair: Sequence[Parts]) -> None:
-        """Tell where the time to light tenants' first tokens goes, alone and beside the heavy one."""
-        rows = parts_table(alone, fair)
+    def _take_apart(self, alone: list[dict[str, Load]], fair: list[dict[str, Load]]) -> None:
+        """Tell where the time to light tenants' first tokens goes, and what is waiting for cores."""
+        parts_alone, parts_fair = _light_parts(alone), _light_parts(fair)
+        rows = parts_table(parts_alone, parts_fair)
         for name, share in (("all", 1.0), (f"the slowest {SLOWEST_SHARE:.0%}", SLOWEST_SHARE)):
-            excess, queued = excess_ms(alone, fair, share)
-            rows.append((f"excess, mean of {name}", "", f"{excess:.1f}, of it in lines {queued:.1f}"))
+            excess, queued = excess_ms(parts_alone, parts_fair, share)
+            share_queued = f"{queued / excess:.0%}" if excess > 0 else "-"
+            rows.append(
+                (f"excess, mean of {name}", "", f"{excess:.1f}, in lines {queued:.1f} ({share_queued})")
+            )
+        rows.append(("token to token behind it", spread(_light_itls(alone)), spread(_light_itls(fair))))
+        waits = [f"{self._core_time[heavy].waits_per_run:.2f}" for heavy in (False, True)]
+        rows.append(("wait for a core per second of running", *waits))
         self._report.details.append((PARTS_HEAD, rows))
 
 
@@ -236,6 +251,18 @@ def _light_ttfts(rounds: list[dict[str, Load]]) -> list[float]:
 def _light_parts(rounds: list[dict[str, Load]]) -> list[Parts]:
     loads = [load for loads in rounds for name, load in loads.items() if name != HEAVY]
     return [first_token_parts(call.answer) for load in loads for call in load.ended("finished")]
+
+
+def _light_itls(rounds: list[dict[str, Load]]) -> list[float]:
+    """The mean time from token to token of each stream."""
+    answers = [
+        call.answer
+        for loads in rounds
+        for name, load in loads.items()
+        if name != HEAVY
+        for call in load.ended("finished")
+    ]
+    return [(a.total_us - a.ttft_us) / 1e3 / (len(a.ids) - 1) for a in answers if len(a.ids) > 1]
 
 
 def _ttfts(loads: list[Load]) -> list[float]:

@@ -42,7 +42,7 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """One decode worker with SLOTS slots and as many places for guests."""
+    """One decode worker with SLOTS slots and as many places for guests, and two gateways."""
     file = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys = [ApiKey(tenant, tenant, hash_api_key(secret)) for tenant, secret in SECRETS.items()]
     file.write_text("\n".join(map(describe_api_key, keys)))
@@ -50,8 +50,9 @@ def stack(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "PENSTOCK_GATEWAY_API_KEYS": str(file),
         "PENSTOCK_DECODE_MAX_SEQUENCES": str(SLOTS),
         "PENSTOCK_DECODE_GUEST_SEQUENCES": str(SLOTS),
+        "PENSTOCK_GATEWAY_SHARE_PORTS": "false",
     }
-    with Stack(*options(long_model, None, 1, "auto"), environ=environ) as stack:
+    with Stack(*options(long_model, None, 1, "auto"), "--gateway", "2", environ=environ) as stack:
         yield stack
 
 
@@ -82,13 +83,13 @@ def key_of(tenant: str) -> tuple[tuple[str, str], ...]:
 
 
 @asynccontextmanager
-async def all_slots_taken(stack: Stack) -> AsyncIterator[tuple[rpc.InferenceStub, list[Stream]]]:
+async def all_slots_taken(gateway: str) -> AsyncIterator[list[Stream]]:
     """The heavy tenant's streams have all slots, and one more of it waits for one."""
-    async with connect(stack.grpc) as stub:
+    async with connect(gateway) as stub:
         streams = [Stream(stub, "heavy", sampled(prompt, LONG_TOKENS)) for prompt in PROMPTS[:SLOTS]]
         await until(lambda: all(stream.begun for stream in streams))
         streams.append(Stream(stub, "heavy", sampled(PROMPTS[SLOTS], SHORT_TOKENS)))
-        yield stub, streams
+        yield streams
         await asyncio.gather(*(stream.task for stream in streams))
 
 
@@ -97,10 +98,12 @@ def waited_in_line(answer: Answer) -> bool:
     return "line" in {phase.name for phase in answer.end.timeline.phases}
 
 
-async def test_a_light_tenants_request_is_a_guest_and_every_text_is_the_same(
-    stack: Stack, long_model: Path
+@pytest.mark.parametrize("light_gateway", [0, 1])
+async def test_a_light_tenants_request_is_a_guest_at_any_gateway_and_every_text_is_the_same(
+    stack: Stack, long_model: Path, light_gateway: int
 ) -> None:
-    async with all_slots_taken(stack) as (stub, streams):
+    gateways = [instance.grpc for instance in stack.instances("gateway")]
+    async with all_slots_taken(gateways[0]) as streams, connect(gateways[light_gateway]) as stub:
         asked = [[20, 21, 22], [23]]
         light = [
             await generate(stub, sampled(prompt, SHORT_TOKENS), metadata=key_of("light")) for prompt in asked
