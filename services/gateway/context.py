@@ -17,7 +17,7 @@ from services.gateway.fleet.model_identity import ModelIdentity, contends
 from services.gateway.fleet.poison_requests import PoisonRequests
 from services.gateway.fleet.routing import free_slots, leave_out, serving
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
-from services.gateway.fleet.tenant_jobs import TenantStanding, standing_of
+from services.gateway.fleet.tenant_jobs import TenantJobCounts, TenantStanding
 from services.gateway.question.question_rewriter import QuestionRewriter
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.scope.outcome import Outcome
@@ -82,6 +82,7 @@ class SessionContext:
     ) -> SessionContext:
         """Raises ConfigError for a rewriter of questions or a collector that cannot be used."""
         sent_load, breakers = SentLoad(), Breakers(instance, fleet)
+        tenant_jobs = TenantJobCounts()
 
         def loaded(role: str) -> list[LoadedView]:
             return [sent_load.with_sent(view) for view in fleet.instances(role)]
@@ -96,9 +97,8 @@ class SessionContext:
             return contends(ahead, behind, fleet.instances("decode"))
 
         def standing(model: ModelIdentity, share: TenantShare) -> TenantStanding:
-            views = serving(fleet.instances("decode"), "decode", model)
             tenant = share.for_workers(config.fleet_key).tenant
-            return standing_of(tenant, (view.heartbeat for view in views))
+            return tenant_jobs.standing(tenant, serving(fleet.instances("decode"), "decode", model))
 
         queue = AdmissionQueue(
             slots,

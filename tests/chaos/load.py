@@ -56,6 +56,8 @@ class Call:
     answer: Answer
     total_s: float
     """The time until the call was over, on the client's clock."""
+    ended_s: float = 0.0
+    """When that was, since its load began; in a closed loop alone."""
 
     @property
     def outcome(self) -> str:
@@ -112,7 +114,9 @@ async def closed_loop(
     async def client() -> None:
         while time.perf_counter() - begun < seconds:
             message = shape.message(next(numbers), pb.PRIORITY_NORMAL)
-            load.calls.append(await one_call(stub, message, shape.timeout_s, metadata))
+            call = await one_call(stub, message, shape.timeout_s, metadata)
+            call.ended_s = time.perf_counter() - begun
+            load.calls.append(call)
 
     await asyncio.gather(*(client() for _ in range(clients)))
     load.seconds = time.perf_counter() - begun

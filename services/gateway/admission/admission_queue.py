@@ -200,7 +200,7 @@ class AdmissionQueue:
                 return
             if look % LOOKS_PER_PASS == 0:
                 self._pass_through(whole=True)
-            elif any(self._may_go(kind.model, 1, kind.share) for kind in self._kinds):
+            elif self._may_any_go():
                 self._pass_through(whole=len({kind.model for kind in self._kinds}) > 1)
             await asyncio.sleep(POLL_S)
 
@@ -216,14 +216,12 @@ class AdmissionQueue:
             if self._waiting[ticket].cancelled():  # its task has not run since, and takes it out then
                 continue
             ahead = sum(count for model, count in staying.items() if contends(model, ticket.model))
-
-            def is_free(before: set[ModelIdentity], ticket: Ticket = ticket) -> bool:
-                return not any(contends(model, ticket.model) for model in before)
-
-            is_guest = is_free(guests_blocked) and may_be_guest(ticket.model, ticket.meter.share)
-            if (is_free(blocked) and self._slots(ticket.model, ticket.blocks) != 0) or (
-                is_guest and self._room(ticket.model, ticket.blocks) != 0
-            ):
+            is_blocked = any(contends(model, ticket.model) for model in blocked)
+            is_guest = may_be_guest(ticket.model, ticket.meter.share) and not any(
+                contends(model, ticket.model) for model in guests_blocked
+            )
+            has_slot = not is_blocked and self._slots(ticket.model, ticket.blocks) != 0
+            if has_slot or (is_guest and self._room(ticket.model, ticket.blocks) != 0):
                 may_be_guest.cache_clear()
                 self._placing.add(ticket)
                 ticket.meter.take_turn(ticket.tokens)
@@ -270,6 +268,14 @@ class AdmissionQueue:
         if not self._waiting:
             return self._may_go(ticket.model, ticket.blocks, share)
         return share.tenant not in self._tenants and self._is_guest(ticket.model, ticket.blocks, share)
+
+    def _may_any_go(self) -> bool:
+        models = {kind.model for kind in self._kinds}
+        if any(self._slots(model, 1) != 0 for model in models):
+            return True
+        roomy = {model for model in models if self._room(model, 1) != 0}
+        kinds = {(kind.model, kind.share) for kind in self._kinds if kind.model in roomy}
+        return any(self._may_be_guest(model, share) for model, share in kinds)
 
     def _may_go(self, model: ModelIdentity, blocks: int, share: TenantShare) -> bool:
         return self._slots(model, blocks) != 0 or self._is_guest(model, blocks, share)
