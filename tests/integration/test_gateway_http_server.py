@@ -484,6 +484,19 @@ async def test_silent_connections_beyond_the_limit_keep_nobody_from_health(nats_
         assert await all_of(streams[1][0]) == b""
 
 
+async def test_a_place_is_given_back_when_its_connection_ends_without_a_word(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that ends before it has quite begun: then nobody hears of it."""
+    monkeypatch.setattr("services.gateway.http.listener.HEAD_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("services.gateway.http.listener.Place.abort", lambda _: None)
+    async with gateway(nats_url) as running, connected(running.http.address):
+        connections = running.http._connections
+        assert connections is not None
+        await until(lambda: len(connections._places) == 1)
+        await until(lambda: not connections._places and not connections.listener._places)
+
+
 async def test_a_connection_gives_its_place_back(nats_url: str) -> None:
     async with gateway(nats_url, http_max_connections=1) as running:
         for _ in range(3):
@@ -564,6 +577,18 @@ async def test_a_connection_counts_before_its_handshake(nats_url: str, tmp_path:
 
 
 @needs_openssl
+async def test_a_handshake_that_fails_leaves_nothing_behind(nats_url: str, tmp_path: Path) -> None:
+    made = make_certificate(tmp_path)
+    async with gateway(nats_url, tls_cert=str(made.certificate), tls_key=str(made.key)) as running:
+        for _ in range(3):
+            async with connected(running.http.address) as (reader, writer):
+                writer.write(b"GET /health HTTP/1.1\r\n\r\n")
+                await all_of(reader)
+        connections = running.http._connections
+        assert connections is not None
+        await until(lambda: not connections._places and not connections.listener._places)
+
+
 async def test_a_handshake_that_does_not_come_is_given_up(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,12 +39,16 @@ class Place:
     def __init__(self, *, for_health: bool) -> None:
         self.for_health = for_health
         self.transport: asyncio.Transport | None = None
+        self.protocol: asyncio.Protocol | None = None
+        """It is there before the connection has begun, and hears of its end only if it has."""
         self._beginning: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
 
-    def begin(self, beginning: asyncio.Task[None], head_timeout_s: float) -> None:
+    def begin(
+        self, beginning: asyncio.Task[None], head_timeout_s: float, give_up: Callable[[Place], None]
+    ) -> None:
         self._beginning = beginning
-        self._silence = asyncio.get_running_loop().call_later(head_timeout_s, self.abort)
+        self._silence = asyncio.get_running_loop().call_later(head_timeout_s, give_up, self)
 
     def heard(self) -> None:
         """The head of a request has come: from now on its pages say how long it may stay."""
@@ -64,15 +68,18 @@ class Place:
 
 
 class Listener:
-    """`protocol_of` makes what serves a connection; it calls `release` with its place at the end."""
+    """`protocol_of` makes what serves a connection, which calls `release` with its place at the end;
+    `forget` hears of each place that is released."""
 
     def __init__(
         self,
         protocol_of: Callable[[Place], asyncio.Protocol],
+        forget: Callable[[Place], None],
         max_connections: int,
         tls: ssl.SSLContext | None,
     ) -> None:
         self._protocol_of = protocol_of
+        self._forget = forget
         self._max_connections = max_connections
         self._tls = tls
         self._places: dict[Place, None] = {}
@@ -102,6 +109,7 @@ class Listener:
         if place in self._places:
             del self._places[place]
             metrics.HTTP_CONNECTIONS.dec()
+            self._forget(place)
 
     async def stop(self) -> None:
         """Accept no more; connections go on."""
@@ -142,33 +150,44 @@ class Listener:
         self._places[place] = None
         metrics.HTTP_CONNECTIONS.inc()
         timeout_s = HEALTH_HEAD_TIMEOUT_S if place.for_health else HEAD_TIMEOUT_S
-        place.begin(self._tasks.start("http-connection", self._begin(connection, place)), timeout_s)
+        beginning = self._tasks.start("http-connection", self._begin(connection, place))
+        place.begin(beginning, timeout_s, self._give_up)
 
     def _make_room(self) -> bool:
         """Give up the connection that has waited the longest among those that are for health alone."""
         found = next((place for place in self._places if place.for_health and place.silent), None)
         if found is None:
             return False
-        found.abort()
-        self.release(found)
+        self._give_up(found)
         return True
+
+    def _give_up(self, place: Place) -> None:
+        """Its place is free from now on: a connection that has not quite begun may end without a word."""
+        place.abort()
+        self.release(place)
 
     async def _begin(self, connection: socket.socket, place: Place) -> None:
         try:
             connection.setblocking(False)
             timeout_s = None if self._tls is None else HEAD_TIMEOUT_S
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol_of(place),
+                lambda: self._protocol(place),
                 connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=timeout_s,
             )
             place.transport = transport
-        except (OSError, asyncio.CancelledError) as error:  # an ssl.SSLError is an OSError
+        except OSError:  # an ssl.SSLError too
             connection.close()
             self.release(place)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+        except BaseException:
+            connection.close()
+            self.release(place)
+            raise
+
+    def _protocol(self, place: Place) -> asyncio.Protocol:
+        place.protocol = self._protocol_of(place)
+        return place.protocol
 
 
 def _listening(family: int, address: tuple[object, ...], *, shared: bool) -> socket.socket:

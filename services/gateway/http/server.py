@@ -147,11 +147,16 @@ class _Connections(web.Server):
         )
         self._to = respond
         self._places: dict[Any, Place] = {}
-        self.listener = Listener(self._protocol, config.http_max_connections, tls)
+        self.listener = Listener(self._protocol, self._forget, config.http_max_connections, tls)
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
-        self.listener.release(self._places.pop(handler))
+        place = self._places.get(handler)
+        if place is not None:
+            self.listener.release(place)
         super().connection_lost(handler, exc)
+
+    def _forget(self, place: Place) -> None:
+        self._places.pop(place.protocol, None)
 
     def _protocol(self, place: Place) -> asyncio.Protocol:
         handler = self()
