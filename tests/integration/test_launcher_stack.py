@@ -96,7 +96,8 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
     await up.until_ready()
     stack = up.stack()
     assert up.stdout == [f"ready grpc={stack['grpc']} http={stack['http']} nats={stack['nats']}"]
-    assert list(stack) == ["grpc", "http", "nats", "nats_credentials", "instances", "adapter_file"]
+    names = ["grpc", "http", "nats", "nats_credentials", "instances", "adapter_file", "models"]
+    assert list(stack) == names
     rows = [(row["role"], row["id"], row["metrics"]) for row in stack["instances"]]
     assert rows == [
         ("gateway", "gateway-0", "127.0.0.1:9"),
