@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from services.gateway.scope.outcome import Outcome
+from shared.errors import Unavailable
 from shared.files.api_key_file import new_api_key
 from shared.messages import Message, Retrieve, Retrieved, ScoredPassage
 from tests.integration.gateway_peers import Answer
@@ -12,6 +14,7 @@ from tests.integration.http_edge import edge
 from tests.integration.test_gateway_console import keys_of
 from tests.integration.test_gateway_prompt_passages import serving
 from tests.support.browser import Page, page
+from tests.support.records import make_record
 from tests.support.wait import until
 
 MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script><b>bold</b>'
@@ -59,6 +62,7 @@ async def test_a_key_is_asked_for_kept_in_the_tab_and_sent(nats_url: str, tmp_pa
     async with page() as tab, edge(nats_url, api_keys=keys) as here:
         await tab.open(f"http://{here.running.http.address}/")
         await tab.until("document.querySelector('#key-dialog').open")
+        assert [url for url in tab.asked if "/console/" in url and "files" not in url] == []  # the page knows
         await enter(tab, "wrong")
         await tab.until("document.querySelector('#key-refused').textContent.includes('API key')")
         await enter(tab, tenant)
@@ -77,6 +81,31 @@ async def enter(tab: Page, key: str) -> None:
     await tab.until("document.querySelector('#key-dialog').open")
     await tab.run(f"document.querySelector('#key').value = {json.dumps(key)}")
     await tab.run("document.querySelector('#key-form').requestSubmit()")
+
+
+async def test_failed_and_slow_requests_are_found_among_many_others(nats_url: str) -> None:
+    lost = Outcome.of(Unavailable("no decode worker is left", hop="decode"))
+    rows = "[...document.querySelectorAll('#request-rows tr')].map((row) => row.dataset.key)"
+    async with page() as tab, edge(nats_url) as here:
+        context = here.running.context
+        for number in range(200):
+            context.ended_requests.add(make_record(request_id=f"other-{number}", ttft_us=1000 + number))
+        context.ended_requests.add(make_record(request_id="late", ttft_us=8000, total_us=9000))
+        context.record_end(
+            make_record(request_id="lost", outcome="failed", finish="", error="unavailable"), lost
+        )
+        for number in range(200, 400):
+            context.ended_requests.add(make_record(request_id=f"other-{number}", ttft_us=10))
+        await tab.open(f"http://{here.running.http.address}/")
+        await tab.until(f"{rows}[0] === 'other-399'")
+        await tab.click("#request-views button:nth-child(2)")
+        assert await tab.run(rows) == ["lost"]
+        await tab.click("#request-views button:nth-child(3)")
+        assert (await tab.run(rows))[0] == "late"
+        assert (
+            await tab.run("document.querySelector('#request-views [aria-pressed=true]').textContent")
+            == "Slow start"
+        )
 
 
 async def test_a_cancel_ends_the_request_and_keeps_what_has_come(nats_url: str) -> None:

@@ -10,7 +10,12 @@ from services.gateway.config import GatewayConfig
 from services.gateway.tracing import span_exporter
 from services.gateway.tracing.collector_access import CollectorAccess
 from services.gateway.tracing.otlp import rejected_spans
-from services.gateway.tracing.span_exporter import MAX_QUEUED_REQUESTS, MAX_TRIES, SpanExporter
+from services.gateway.tracing.span_exporter import (
+    MAX_BATCH_REQUESTS,
+    MAX_QUEUED_REQUESTS,
+    MAX_TRIES,
+    SpanExporter,
+)
 from services.launcher.ports import free_ports
 from shared.telemetry.trace_context import new_trace
 from tests.support.collector import CALLER, Collector, collector
@@ -122,6 +127,19 @@ async def test_a_collector_that_does_not_answer_keeps_nobody(collecting: Collect
     collecting.held.set()
     await until(lambda: len(collecting.named("decode")) == 3)
     exporter.close()
+
+
+@pytest.mark.parametrize(("requests", "exports"), [(MAX_BATCH_REQUESTS, 1), (MAX_BATCH_REQUESTS + 1, 2)])
+async def test_an_export_has_so_many_requests_and_no_more(
+    collecting: Collector, requests: int, exports: int
+) -> None:
+    exporter = SpanExporter(access(collecting.address), "gateway-0")
+    for number in range(requests):
+        exporter.add(make_record(request_id=f"gateway-0.{number}"))
+    exporter.start()
+    await until(lambda: len(collecting.named("decode")) == requests)
+    exporter.close()
+    assert (collecting.exports, len(collecting.named("decode"))) == (exports, requests)
 
 
 def test_what_is_queued_at_the_end_is_sent(collecting: Collector) -> None:
