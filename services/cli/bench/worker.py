@@ -16,6 +16,8 @@ from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.load_parts import LoadPart
 from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args
 from services.cli.bench.targets.probe import TargetTraits
+from services.cli.exit_codes import EXIT_FAILED
+from shared.errors import PenstockError
 
 
 def main() -> None:
@@ -24,7 +26,11 @@ def main() -> None:
     traits = TargetTraits(part.model, part.chars_per_token, counted=True)
     prose = Prose.of(args.text)
     place = (part.index, part.parts)
-    result = asyncio.run(run_load(args, prose, traits, part.rate, part.start_s, _tell, place))
+    try:
+        result = asyncio.run(run_load(args, prose, traits, part.rate, part.start_s, _tell, place))
+    except PenstockError as error:
+        print(f"penstock bench: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     print(json.dumps({"generator": asdict(result.generator)}), flush=True)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.client import BenchClient, ClientHabits
 from services.cli.bench.run.loop_watch import GeneratorLoad, LoopWatch
 from services.cli.bench.targets.target import BenchTarget
+from shared.errors import PenstockError
 from shared.tasks import cancel_until_done
 
 MAX_IN_FLIGHT = 100_000
@@ -51,12 +53,17 @@ class LoadRun:
         self._tell = ended
         self._client = BenchClient(target, habits, self.now_s, self._end)
         self._records: list[CallRecord] = []
+        self._refused: PenstockError | None = None
+        """The fault of a file of dialogues, which is raised when what runs has ended."""
 
     def now_s(self) -> float:
         return self._clock() - self._start_s
 
     async def open(self, dialogues: Iterator[Dialogue]) -> LoadResult:
-        """Begin each at its time, whatever became of others, and wait until all have ended."""
+        """Begin each at its time, whatever became of others, and wait until all have ended.
+
+        Raises InvalidRequest for a dialogue that cannot be read.
+        """
         places = asyncio.Semaphore(MAX_IN_FLIGHT)
         async with self._watched() as watch, asyncio.TaskGroup() as clients:
             for dialogue in self._due(dialogues):
@@ -65,10 +72,13 @@ class LoadRun:
                 client = clients.create_task(self._client.run(dialogue))
                 client.add_done_callback(lambda _: places.release())
         late_s = [record.sent_s - record.intended_s for record in self._records if record.turn == 0]
-        return LoadResult(self._records, watch.load(late_s))
+        return self._result(watch, late_s)
 
     async def closed(self, dialogues: Iterator[Dialogue], clients: int) -> LoadResult:
-        """Keep so many clients, each of which takes the next dialogue when its last has ended."""
+        """Keep so many clients, each of which takes the next dialogue when its last has ended.
+
+        Raises InvalidRequest for a dialogue that cannot be read.
+        """
         due = self._due(dialogues)
 
         async def client() -> None:
@@ -79,12 +89,22 @@ class LoadRun:
         async with self._watched() as watch, asyncio.TaskGroup() as group:
             for _ in range(clients):
                 group.create_task(client())
-        return LoadResult(self._records, watch.load(()))
+        return self._result(watch, ())
+
+    def _result(self, watch: LoopWatch, late_s: Sequence[float]) -> LoadResult:
+        if self._refused is not None:
+            raise self._refused
+        return LoadResult(self._records, watch.load(late_s))
 
     def _due(self, dialogues: Iterator[Dialogue]) -> Iterator[Dialogue]:
         """Yield until the limits are reached; the text of one is made before its time has come."""
-        for count, dialogue in enumerate(dialogues):
-            if self._limits.dialogues is not None and count >= self._limits.dialogues:
+        for count in itertools.count():
+            try:
+                dialogue = next(dialogues, None)
+            except PenstockError as error:
+                self._refused = error
+                return
+            if dialogue is None or (self._limits.dialogues is not None and count >= self._limits.dialogues):
                 return
             begins_s = self.now_s() if dialogue.at_s is None else dialogue.at_s
             if begins_s >= self._limits.duration_s:

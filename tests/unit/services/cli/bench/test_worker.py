@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,18 @@ async def test_parts_of_a_load_are_the_whole_of_it() -> None:
     assert len(server.asked) == len(told) == 7
     assert all(record.finished and record.facts.completion_tokens == 2 for record in told)
     assert result.generator.cpu_share > 0
+
+
+async def test_a_part_says_which_line_it_cannot_use(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "chats.jsonl").write_text('{"other": 1}\n')
+    argv = ("--url", "http://127.0.0.1:9", "--source", f"prompts:{tmp_path / 'chats.jsonl'}")
+    with pytest.raises(InternalError, match="part 0 of the load ended with code 1; see above"):
+        await run_parts(parts(1, *argv), lambda _: None)
+    said = capfd.readouterr().err
+    assert "line 1: it has none of conversations" in said
+    assert "Traceback" not in said
 
 
 async def test_a_part_that_breaks_is_said(capfd: pytest.CaptureFixture[str]) -> None:

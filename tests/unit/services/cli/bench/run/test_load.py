@@ -16,6 +16,7 @@ from services.cli.bench.run.load import LoadLimits, LoadResult, LoadRun
 from services.cli.bench.run.useful_answer import UsefulMarker
 from services.cli.bench.targets.openai_target import OpenAiTarget
 from services.cli.bench.targets.target import CallOutcome, TargetSampling
+from shared.errors import InvalidRequest
 from tests.support.scripted_server import (
     Asked,
     Scripted,
@@ -122,6 +123,24 @@ def test_a_closed_loop_keeps_its_clients_busy_until_its_time_is_over() -> None:
     assert at == pytest.approx([0.0] * 3 + [1.0] * 3 + [2.0] * 3 + [3.0] * 3, abs=EXACT)
     assert sorted(record.number for record in result.records) == list(range(12))
     assert all(record.intended_s == record.sent_s for record in result.records)
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
+def test_a_line_that_cannot_be_used_is_said_when_what_runs_has_ended(is_open: bool) -> None:
+    asked: list[Asked] = []
+
+    def broken() -> Iterator[Dialogue]:
+        yield dialogue(0, at_s=0.0)
+        yield dialogue(1, at_s=0.5)
+        raise InvalidRequest("trace.jsonl, line 3: it is no JSON")
+
+    def answer(one: Asked) -> Scripted:
+        asked.append(one)
+        return told_story(2)
+
+    with pytest.raises(InvalidRequest, match="line 3: it is no JSON"):
+        run(answer, opened(broken()) if is_open else closed(broken(), 2))
+    assert [one.gone_at_s for one in asked] == [None, None]
 
 
 def test_so_many_dialogues_and_no_more() -> None:
