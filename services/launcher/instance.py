@@ -17,6 +17,7 @@ from services.launcher.log_lines import LineSink, pump
 from shared.errors import InvalidRequest, Unavailable
 from shared.process.memory_room import memory_kills
 from shared.roles import ENGINE_ROLES
+from shared.telemetry.log_text import log_as_text, log_object
 
 CONFIGURATION_EXIT = 2
 """A service that ends with this code before it was ever ready would end so again: it is not restarted."""
@@ -109,7 +110,10 @@ class Instance:
         for line in reversed(self.last_lines):
             if line.startswith(f"penstock {self.spec.role}:"):
                 return line
-        return self.last_lines[-1] if self.last_lines else "it printed nothing"
+        if not self.last_lines:
+            return "it printed nothing"
+        event = log_object(self.last_lines[-1].encode(errors="replace"))
+        return self.last_lines[-1] if event is None else log_as_text(event).splitlines()[0]
 
     async def run(self) -> None:
         while not self._stopping.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import re
 import socket
@@ -117,6 +118,14 @@ async def test_a_child_that_a_real_kernel_kills_for_want_of_memory_is_said_to_be
             StartFailed, match=re.escape(f"was killed by SIGKILL ({OUT_OF_MEMORY}) in 4 tries")
         ):
             await within(child.run())
+
+
+async def test_the_last_words_of_a_child_that_logs_objects_are_text() -> None:
+    said = {"event": "loading", "layer": 3, "role": "decode", "instance": "decode-0", "level": "info"}
+    line = json.dumps(said | {"ts": "2026-01-01T12:30:01.1234Z"})
+    child = instance(f"echo '{line}'; exit 1", Log())
+    with pytest.raises(StartFailed, match=r"was never ready: 12:30:01.123 info    loading layer=3$"):
+        await within(child.run())
 
 
 async def test_a_kill_of_ours_is_no_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
