@@ -12,11 +12,11 @@ with interrupts_end_at_once():
     from collections.abc import Callable, Sequence
 
     from services.launcher.detached import leave_streams, run_detached
-    from services.launcher.log_lines import LineWriter
     from services.launcher.memory_check import check_memory
     from services.launcher.model_check import check_models
     from services.launcher.options import StackOptions, parse_options
     from services.launcher.plan import plan_instances
+    from services.launcher.processes.log_lines import LineWriter
     from services.launcher.stack import Plan, Stack
     from services.launcher.stack_log import StackLog
     from shared.errors import InvalidRequest, PenstockError

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.ports import free_ports
+from services.launcher.processes.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.state import StateDir, credentials_file, unwritable
 from shared.bus.credentials import Credentials
 from shared.bus.nats_server import RUNTIME, nats_server_binary

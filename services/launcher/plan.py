@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
 
-from services.launcher.instance import InstanceSpec
 from services.launcher.options import REPOSITORY, StackOptions
+from services.launcher.processes.instance import InstanceSpec
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
 from shared.config.config_file import FILE_VARIABLE, MODEL_TABLE

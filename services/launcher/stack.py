@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from services.launcher.adapters import prepare_adapter_file
-from services.launcher.forker import Forker, forking_works
-from services.launcher.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.nats import nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
 from services.launcher.plan import fork_server_environ, instance_names, plan_instances
 from services.launcher.ports import check_free, free_ports, hold_port
+from services.launcher.processes.forker import Forker, forking_works
+from services.launcher.processes.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.stack_log import StackLog
 from services.launcher.state import STACK_NAME, RunningInstance, StackState, StateDir, credentials_file
 from services.launcher.watch.prober import Prober

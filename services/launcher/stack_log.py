@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from services.launcher.log_lines import LineWriter
+from services.launcher.processes.log_lines import LineWriter
 from shared.files.rotated_log import RotatedLog
 
 MAX_EARLY_LINES = 100

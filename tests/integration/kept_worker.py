@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.launcher.instance import Instance, InstanceSpec
-from services.launcher.log_lines import LineWriter
+from services.launcher.processes.instance import Instance, InstanceSpec
+from services.launcher.processes.log_lines import LineWriter
 from shared.messages import Heartbeat
 from tests.integration.workers_harness import WAIT_S, Edge, edge_of
 from tests.support.forked import SharedForker

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from services.launcher.child import Child
+from services.launcher.processes.child import Child
 from shared.bus import Bus
 from shared.bus.credentials import Credentials
 from shared.bus.fleet import FleetView, HeartbeatPublisher, InstanceView

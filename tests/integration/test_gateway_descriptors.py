@@ -17,7 +17,7 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.launcher.child import Child, spawn
+from services.launcher.processes.child import Child, spawn
 from tests.integration.gateway_peers import GATEWAY, fleet
 from tests.integration.test_gateway_process import event, last_words, page
 from tests.support.wait import until

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.launcher.child import Child
+from services.launcher.processes.child import Child
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline

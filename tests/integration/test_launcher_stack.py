@@ -251,7 +251,9 @@ def is_forked(pid: int) -> bool:
 def fork_server_of(up: Up) -> int:
     ours = {row["pid"] for row in up.stack()["instances"]}
     (pid,) = [
-        pid for pid in up.pids() if pid not in ours and b"services.launcher.fork_server" in command_of(pid)
+        pid
+        for pid in up.pids()
+        if pid not in ours and b"services.launcher.processes.fork_server" in command_of(pid)
     ]
     return pid
 

@@ -18,9 +18,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from services.launcher.child import Child, output_pipe
-from services.launcher.fork_server import READY
-from services.launcher.forker import MAX_ANSWER_BYTES, AdoptedProcess, adopting
+from services.launcher.processes.child import Child, output_pipe
+from services.launcher.processes.fork_server import READY
+from services.launcher.processes.forker import MAX_ANSWER_BYTES, AdoptedProcess, adopting
 from tests.support.data import REPOSITORY
 
 LOAD_TIMEOUT_S = 120.0
@@ -79,7 +79,7 @@ class ForkServer:
         # The launcher sets the same: OpenBLAS would start threads when it is loaded.
         environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
         preload = [f"services.{role}.__main__" for role in roles]
-        command = [sys.executable, "-P", "-m", "services.launcher.fork_server", *preload]
+        command = [sys.executable, "-P", "-m", "services.launcher.processes.fork_server", *preload]
         with theirs:
             self._process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdin=theirs.fileno())
         atexit.register(self._end)

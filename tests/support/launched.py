@@ -69,7 +69,7 @@ asyncio.run(main())
 DRIVER = """
 import sys
 from services.launcher.__main__ import main
-from services.launcher.instance import InstanceSpec
+from services.launcher.processes.instance import InstanceSpec
 from services.launcher.watch import prober
 from services.launcher.plan import plan_instances
 from shared.bus import connection, refusals

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from services.launcher.instance import Instance
+from services.launcher.processes.instance import Instance
 from shared.deadline import SYSTEM_CLOCK, Clock
 
 PROBE_EVERY_S = 1.0

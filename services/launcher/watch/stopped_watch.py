@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from services.launcher.instance import Instance
+from services.launcher.processes.instance import Instance
 
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 4

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from services.launcher.adapters import prepare_adapter_file
-from services.launcher.instance import InstanceSpec
 from services.launcher.options import ADAPTER_FILE_NAME, REPOSITORY, SHIPPED_DRAFT, parse_options
 from services.launcher.plan import plan_instances
+from services.launcher.processes.instance import InstanceSpec
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
 from shared.config.fields import text_of_value

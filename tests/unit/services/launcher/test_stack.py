@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from services.launcher import stack as stack_module
-from services.launcher.instance import Instance, InstanceSpec
-from services.launcher.log_lines import LineWriter
 from services.launcher.options import parse_options
+from services.launcher.processes.instance import Instance, InstanceSpec
+from services.launcher.processes.log_lines import LineWriter
 from services.launcher.stack import Stack
 from services.launcher.stack_log import StackLog
 from services.launcher.state import RunningInstance

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.launcher.log_lines import LineWriter
+from services.launcher.processes.log_lines import LineWriter
 from services.launcher.stack_log import MAX_EARLY_LINES, StackLog
 from shared.files.rotated_log import LOG_NAME
 from tests.support.wait import until

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from services.launcher.instance import Instance, InstanceSpec
+from services.launcher.processes.instance import Instance, InstanceSpec
 from services.launcher.watch import prober
 from services.launcher.watch.prober import HUNG_AFTER_PROBES, LATE_S, Prober, trouble_of
 from shared.telemetry.http import TelemetryServer
 from tests.support.clock import FakeClock
-from tests.unit.services.launcher.test_instance import Log
+from tests.unit.services.launcher.processes.test_instance import Log
 
 BACKLOG = 4 * HUNG_AFTER_PROBES
 """Connections that nobody takes."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from signal import SIGKILL, SIGTERM, Signals
 
-from services.launcher.backoff import Backoff
-from services.launcher.child import Child, RunningProcess, ending, send, spawn
-from services.launcher.forker import Forker, NotForked
-from services.launcher.log_lines import LineSink, pump
+from services.launcher.processes.backoff import Backoff
+from services.launcher.processes.child import Child, RunningProcess, ending, send, spawn
+from services.launcher.processes.forker import Forker, NotForked
+from services.launcher.processes.log_lines import LineSink, pump
 from shared.errors import InvalidRequest, Unavailable
 from shared.process.memory_room import memory_kills
 from shared.roles import ENGINE_ROLES

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from services.launcher import child
-from services.launcher.child import spawn
+from services.launcher.processes import child
+from services.launcher.processes.child import spawn
 from tests.support.wait import until
 
 TIMEOUT_S = 30.0

@@ -1,9 +1,9 @@
-"""`python -P -m services.launcher.fork_server MODULE…`: imports the modules once, then forks services off.
+"""Import the modules that are named once, then fork services off, as `python -P -m` of this module MODULE….
 
 What a service imports takes most of its start: 1.5 s for a worker, two thirds of them torch's. Forked from
 here it begins where the imports end, and the pages that hold them count once.
 
-Started by `services/launcher/forker.py` with a socket as its stdin. The server does nothing but fork: it has
+Started by `forker.py` beside it with a socket as its stdin. The server does nothing but fork: it has
 no event loop and no second thread, for a child would have half of them. A child is not the server's but the
 launcher's: it is forked by a fork that ends at once, and the launcher adopts what that one leaves.
 """
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.launcher.child import KILLED_BECAUSE_ORPHANED, die_with
+from services.launcher.processes.child import KILLED_BECAUSE_ORPHANED, die_with
 from shared.process.heap import trim_heap
 
 MAX_REQUEST_BYTES = 128 << 10

@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from services.launcher.backoff import Backoff
-from services.launcher.child import Child, RunningProcess, ending, output_pipe, send, spawn
-from services.launcher.fork_server import MAX_REQUEST_BYTES, READY
-from services.launcher.log_lines import LineSink, pump
+from services.launcher.processes.backoff import Backoff
+from services.launcher.processes.child import Child, RunningProcess, ending, output_pipe, send, spawn
+from services.launcher.processes.fork_server import MAX_REQUEST_BYTES, READY
+from services.launcher.processes.log_lines import LineSink, pump
 from shared.tasks import cancel_until_done
 
 NAME = "fork-server"
@@ -70,7 +70,7 @@ class Forker:
     def __init__(self, preload: Sequence[str], environ: Mapping[str, str], writer: LineSink) -> None:
         # numpy's OpenBLAS starts its threads when it is loaded, and they would not survive a fork.
         self._environ = {**environ, "OPENBLAS_NUM_THREADS": "1"}
-        self._command = (sys.executable, "-P", "-m", "services.launcher.fork_server", *preload)
+        self._command = (sys.executable, "-P", "-m", "services.launcher.processes.fork_server", *preload)
         self._writer = writer
         self._backoff = Backoff()
         self._first_decided = asyncio.Event()

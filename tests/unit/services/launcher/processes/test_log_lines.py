@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from services.launcher.log_lines import CUT_MARK, LineSplitter, LineWriter
+from services.launcher.processes.log_lines import CUT_MARK, LineSplitter, LineWriter
 from tests.support.wait import until
 
 OBJECT = {

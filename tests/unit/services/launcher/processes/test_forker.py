@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from services.launcher.child import KILLED_BECAUSE_ORPHANED, Child
-from services.launcher.fork_server import MAX_REQUEST_BYTES, READY
-from services.launcher.forker import NAME, Forker, NotForked, adopting
-from services.launcher.log_lines import LineWriter
+from services.launcher.processes.child import KILLED_BECAUSE_ORPHANED, Child
+from services.launcher.processes.fork_server import MAX_REQUEST_BYTES, READY
+from services.launcher.processes.forker import NAME, Forker, NotForked, adopting
+from services.launcher.processes.log_lines import LineWriter
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -185,7 +185,7 @@ def test_a_service_whose_launcher_gave_it_up_before_it_knew_of_it_never_begins(
     """It would be a second one of its name, which nobody ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(TIMEOUT_S)
-    command = [sys.executable, "-P", "-m", "services.launcher.fork_server", "preloaded"]
+    command = [sys.executable, "-P", "-m", "services.launcher.processes.fork_server", "preloaded"]
     with ours, theirs, subprocess.Popen(command, env=environ, stdin=theirs.fileno()) as server:
         assert ours.recv(64) == READY
         said, says = os.pipe()
@@ -269,8 +269,8 @@ async def test_an_environment_that_is_no_packet_is_not_sent(
 
 LAUNCHER = """
 import asyncio, io, os, sys
-from services.launcher.forker import Forker
-from services.launcher.log_lines import LineWriter
+from services.launcher.processes.forker import Forker
+from services.launcher.processes.log_lines import LineWriter
 
 async def main():
     forker = Forker(["preloaded"], dict(os.environ), LineWriter(io.BytesIO()))

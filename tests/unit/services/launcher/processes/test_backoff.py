@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from services.launcher.backoff import Backoff
+from services.launcher.processes.backoff import Backoff
 
 
 def test_the_delay_doubles_from_100_ms_to_5_s() -> None:

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from services.launcher import instance as instance_module
 from services.launcher import ports
-from services.launcher.backoff import Backoff
-from services.launcher.instance import (
+from services.launcher.ports import check_free, free_ports
+from services.launcher.processes import instance as instance_module
+from services.launcher.processes.backoff import Backoff
+from services.launcher.processes.instance import (
     MAX_EARLY_EXITS,
     ConfigurationRefused,
     Instance,
     InstanceSpec,
     StartFailed,
 )
-from services.launcher.log_lines import LineWriter
-from services.launcher.ports import check_free, free_ports
+from services.launcher.processes.log_lines import LineWriter
 from shared.errors import InvalidRequest
 from tests.support.cgroup import limited_cgroup
 from tests.support.wait import until
@@ -202,7 +202,7 @@ async def test_terminate_before_the_child_exists_still_ends_it() -> None:
 async def test_a_grandchild_with_the_pipe_does_not_delay_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.launcher.instance.LAST_OUTPUT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("services.launcher.processes.instance.LAST_OUTPUT_TIMEOUT_S", 0.05)
     script = "import os, time\nif os.fork() == 0:\n    time.sleep(20)\n    os._exit(0)\nos._exit(2)"
     spec = InstanceSpec("decode", "decode-0", (sys.executable, "-c", script), dict(os.environ))
     child = Instance(spec, Log().writer)
