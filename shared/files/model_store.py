@@ -29,8 +29,6 @@ from shared.files.private_folder import make_private_folder
 
 MAX_NAME_CHARS = 128
 """The longest name of a model that is kept."""
-MAX_KEPT_MODELS = 1024
-"""The most models that are listed."""
 MAX_ENTRY_BYTES = 1 << 20
 """The longest entry of a model."""
 DIGEST_CHARS = 16
@@ -106,7 +104,7 @@ def kept_path(name: str) -> Path | None:
 
 def kept_names() -> tuple[str, ...]:
     """Return the names of the models that are kept, in order."""
-    entries = sorted((store_folder() / ENTRIES).glob(f"*{SUFFIX}"))[:MAX_KEPT_MODELS]
+    entries = (store_folder() / ENTRIES).glob(f"*{SUFFIX}")
     return tuple(sorted(unquote(entry.name.removesuffix(SUFFIX)) for entry in entries))
 
 
