@@ -37,7 +37,13 @@ from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.index.build import build_index
 from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
-from tests.bench.document_questions import DocumentQuestion, is_refusal, is_right, read_questions
+from tests.bench.document_questions import (
+    DEVELOPMENT_NAME,
+    DocumentQuestion,
+    is_refusal,
+    is_right,
+    read_questions,
+)
 from tests.bench.squad_f1 import squad_f1
 
 DOCUMENTS = Path(__file__).parents[2] / "shared" / "demo" / "documents"
@@ -208,7 +214,7 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path, help="folder of an adapter over it")
     parser.add_argument("--url", help="of a stack that serves these documents, instead of a folder")
     parser.add_argument("--served-model", help="the name to ask a stack for")
-    parser.add_argument("--half", choices=("open", "held_out", "all"), default="open")
+    parser.add_argument("--half", choices=("open", "held_out", "all", DEVELOPMENT_NAME), default="open")
     parser.add_argument("--passages", choices=("retrieved", "page"), default="retrieved")
     parser.add_argument("--order", choices=tuple(ORDERS.values()), default=SHARED_PREFIX, help="of passages")
     parser.add_argument(

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 QUESTIONS = Path(__file__).parent / "questions" / "documentation.jsonl"
+DEVELOPMENT_NAME = "development"
+DEVELOPMENT = QUESTIONS.with_name("development.jsonl")
+"""Other questions about the same pages: whatever is chosen is chosen by these."""
 JUDGED_WORDS = 50
 """The words of an answer that are judged; what is said after them is no answer."""
 
@@ -39,10 +42,12 @@ class DocumentQuestion:
 
 
 def read_questions(half: str) -> list[DocumentQuestion]:
-    """Those of a half, `open` or `held_out`, or `all`."""
-    rows = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
+    """Those of a half, `open` or `held_out`, or `all`; or those of `development`."""
+    file = DEVELOPMENT if half == DEVELOPMENT_NAME else QUESTIONS
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     questions = [DocumentQuestion(**{**row, "accepted": tuple(row["accepted"])}) for row in rows]
-    return [question for question in questions if half == "all" or question.held_out == (half == "held_out")]
+    whole = half in ("all", DEVELOPMENT_NAME)
+    return [question for question in questions if whole or question.held_out == (half == "held_out")]
 
 
 def judged_text(answer: str) -> str:

@@ -30,8 +30,14 @@ def test_sixty_can_be_answered_and_ten_cannot_half_of_each_held_out() -> None:
     assert len({question.question for question in read_questions("all")}) == 70
 
 
+def test_questions_that_others_are_chosen_by_are_none_of_those_that_are_reported() -> None:
+    chosen_by = {question.question for question in read_questions("development")}
+    assert len(chosen_by) == 49
+    assert chosen_by.isdisjoint(question.question for question in read_questions("all"))
+
+
 def test_each_answer_stands_in_its_page_and_is_accepted() -> None:
-    for question in read_questions("all"):
+    for question in read_questions("all") + read_questions("development"):
         if question.is_answerable:
             page = (DOCUMENTS / question.page).read_text(encoding="utf-8")
             assert is_right(question, question.answer), question
