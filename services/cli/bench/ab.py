@@ -20,6 +20,7 @@ from services.cli.bench.plan.prose import Prose
 from services.cli.bench.report.latency_figures import OF_CALLS, SHARES
 from services.cli.bench.report.load_summary import LoadSummary, SummarySettings, summarize
 from services.cli.bench.report.machine import MachineState
+from services.cli.bench.run.loop_watch import worst_of
 from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args
 from services.cli.bench.stats.bootstrap import LEAST_PAIRS
 from services.cli.bench.stats.comparison import PairComparison, compare_pairs, look_plan
@@ -46,6 +47,15 @@ class AbResult:
     comparison: PairComparison
     values: tuple[list[float], list[float]]
     summaries: tuple[list[LoadSummary], list[LoadSummary]]
+
+    def warnings(self) -> list[str]:
+        """Return what makes it doubtful: the generator at its worst, and files that were too short."""
+        rounds = [*self.summaries[0], *self.summaries[1]]
+        found = [
+            f"in the worst round {text}" for text in worst_of([one.generator for one in rounds]).warnings()
+        ]
+        again = sum(one.repeated_calls > 0 for one in rounds)
+        return [*found, *([f"in {again} rounds calls asked what had been asked before"] if again else [])]
 
 
 def build_bench_ab_parser() -> argparse.ArgumentParser:
@@ -105,8 +115,8 @@ async def _compare(args: argparse.Namespace, sides: list[list[str]], parsed: lis
         print(f"warning: {sentence}")
     result = await run_pairs(args, measure, time.monotonic)
     lower = args.metric in LATENCIES
-    for warning in sorted({text for side in result.summaries for one in side for text in one.warnings}):
-        print(f"warning: {warning}")
+    for sentence in result.warnings():
+        print(f"warning: {sentence}")
     print(result.comparison.verdict(args.metric, lower_is_better=lower))
     if args.json:
         described = _described(args, sides, traits, machine, result)

@@ -50,6 +50,7 @@ class LoadSummary:
     seconds: float
     calls: int
     warmup_calls: int
+    repeated_calls: int
     ends: dict[tuple[str, str, str], int]
     rates: dict[str, float]
     latencies: dict[str, LatencyFigures]
@@ -73,6 +74,7 @@ class LoadSummary:
             "seconds": self.seconds,
             "calls": self.calls,
             "warmup_calls": self.warmup_calls,
+            "repeated_calls": self.repeated_calls,
             "ends": [
                 {"conduct": conduct, "outcome": outcome, "kind": kind, "calls": count}
                 for (conduct, outcome, kind), count in self.ends.items()
@@ -103,6 +105,7 @@ def summarize(result: LoadResult, settings: SummarySettings) -> LoadSummary:
         seconds=seconds,
         calls=len(counted),
         warmup_calls=len(result.records) - len(counted),
+        repeated_calls=sum(record.lap > 0 for record in counted),
         ends=dict(Counter((r.conduct.value, r.outcome.value, r.kind) for r in counted).most_common()),
         rates=rates,
         latencies=latencies,

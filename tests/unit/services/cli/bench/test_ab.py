@@ -13,12 +13,15 @@ import pytest
 from services.cli.bench.ab import AbResult, build_bench_ab_parser, main, run_pairs
 from services.cli.bench.report.load_summary import LoadSummary, SummarySettings, summarize
 from services.cli.bench.run.load import LoadResult
+from services.cli.bench.run.loop_watch import GeneratorLoad
 from services.cli.bench.stats.bootstrap import LEAST_PAIRS
+from services.cli.bench.stats.comparison import compare_pairs
 from services.cli.bench.targets.target import CallOutcome
 from shared.errors import Unavailable
 from tests.support.clock import FakeClock
 from tests.unit.services.cli.bench.records import QUIET, call_record
 
+SETTINGS = SummarySettings(0.0, 4.0)
 Play = Callable[[int, int], float]
 
 
@@ -63,6 +66,18 @@ def test_no_difference_is_looked_for_until_the_pairs_are_over() -> None:
         lambda side, pair: 0.1 * noise(pair * 2 + side), "--pairs", "13", "--warmup-pairs", "0"
     )
     assert (len(result.values[0]), result.comparison.decided) == (13, False)
+
+
+def test_what_makes_it_doubtful_is_said_once_and_not_for_every_round() -> None:
+    late = [
+        summarize(LoadResult([call_record(lap=n)], GeneratorLoad(0.0, 20.0 * n, 0.1)), SETTINGS)
+        for n in (0, 1, 2)
+    ]
+    comparison = compare_pairs([1.0] * 6, [1.0] * 6, 1, 0)
+    assert AbResult(comparison, ([], []), (late, late)).warnings() == [
+        "in the worst round the generator saw events 40.0 ms late at p99",
+        "in 4 rounds calls asked what had been asked before",
+    ]
 
 
 def test_time_ends_it_and_says_so_where_nothing_counts() -> None:
