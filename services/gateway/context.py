@@ -25,10 +25,10 @@ from services.gateway.scope.recent_latencies import RecentLatencies
 from services.gateway.scope.report import report_end
 from services.gateway.scope.request_record import RequestRecord
 from services.gateway.tasks import Tasks
-from services.gateway.tracing.call_record import CallRecord
 from services.gateway.tracing.collector_access import CollectorAccess, read_sampler
 from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
+from services.gateway.tracing.text_call_record import TextCallRecord
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
 from shared.fairness.share import TenantShare
@@ -71,7 +71,7 @@ class SessionContext:
         if self.exporter is not None:
             self.exporter.add(record)
 
-    def record_call(self, record: CallRecord) -> None:
+    def record_call(self, record: TextCallRecord) -> None:
         """A call that was no request is over."""
         if self.exporter is not None:
             self.exporter.add(record)

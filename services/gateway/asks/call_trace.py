@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from services.gateway.scope.arrival import arrived_s
 from services.gateway.scope.call_identity import call_identity
-from services.gateway.tracing.call_record import CallAsk, CallRecord
+from services.gateway.tracing.text_call_record import CallAsk, TextCallRecord
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Cancelled, PenstockError
 from shared.telemetry.trace_sampler import TraceSampler
@@ -56,10 +56,10 @@ class CallTrace:
         """The call ends with `error`."""
         self._error = error
 
-    def record(self, call_id: str, input_tokens: int) -> CallRecord:
+    def record(self, call_id: str, input_tokens: int) -> TextCallRecord:
         """Return what there is to tell of the call, which is over now."""
         total_us, parent, error = self._elapsed_us(), self._identity.parent, self._error
-        return CallRecord(
+        return TextCallRecord(
             call_id=call_id,
             client_id=self._identity.client_id,
             span=self.span,

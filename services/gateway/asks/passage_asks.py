@@ -13,7 +13,7 @@ from services.gateway.asks.text_calls import TextCall, TextCalls, check_model_na
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.request.request import served_model
 from services.gateway.request.retrieval_use import read_corpus_name, read_filters, read_score_threshold
-from services.gateway.tracing.call_record import RERANK, RETRIEVAL
+from services.gateway.tracing.text_call_record import RERANK, RETRIEVAL
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.degradation import DegradationLevel

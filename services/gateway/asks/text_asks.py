@@ -16,7 +16,7 @@ from services.gateway.fleet.routing import serving
 from services.gateway.fleet.served_models import EMBEDDING_ROLE, ServedModel, served_models
 from services.gateway.prompt.preprocessor import tokenize_message
 from services.gateway.request.request import MAX_TOKEN_ID, Request, served_model, split_model
-from services.gateway.tracing.call_record import DETOKENIZE, EMBEDDINGS, SPELLING, TOKENIZE
+from services.gateway.tracing.text_call_record import DETOKENIZE, EMBEDDINGS, SPELLING, TOKENIZE
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest

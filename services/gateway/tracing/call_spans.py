@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from services.gateway.tracing.call_record import CallAsk, CallRecord
 from services.gateway.tracing.spans import GATEWAY, SERVER, HopSpan, Value
+from services.gateway.tracing.text_call_record import CallAsk, TextCallRecord
 from shared.telemetry.trace_context import new_span_id
 
 
-def spans_of_call(record: CallRecord, gateway: str) -> list[HopSpan]:
+def spans_of_call(record: TextCallRecord, gateway: str) -> list[HopSpan]:
     """Return the spans of the call, its own first; `gateway` is whose call it was."""
     return [_call_span(record, gateway), *(_ask_span(record, ask) for ask in record.asks)]
 
 
-def _call_span(record: CallRecord, gateway: str) -> HopSpan:
+def _call_span(record: TextCallRecord, gateway: str) -> HopSpan:
     attributes: dict[str, Value] = {
         "gen_ai.operation.name": record.operation,
         "gen_ai.provider.name": "penstock",
@@ -36,7 +36,7 @@ def _call_span(record: CallRecord, gateway: str) -> HopSpan:
     )
 
 
-def _ask_span(record: CallRecord, ask: CallAsk) -> HopSpan:
+def _ask_span(record: TextCallRecord, ask: CallAsk) -> HopSpan:
     """Return the span of a question, in the name of who was asked; one without an answer has an error."""
     attributes: dict[str, Value] = {"penstock.hop": ask.role}
     if ask.error:
@@ -49,5 +49,5 @@ def _ask_span(record: CallRecord, ask: CallAsk) -> HopSpan:
     )
 
 
-def _unix_ns(record: CallRecord, at_us: int) -> int:
+def _unix_ns(record: TextCallRecord, at_us: int) -> int:
     return (record.began_unix_us + at_us) * 1000

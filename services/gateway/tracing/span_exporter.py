@@ -13,11 +13,11 @@ from collections import deque
 import structlog
 
 from services.gateway.scope.request_record import RequestRecord
-from services.gateway.tracing.call_record import CallRecord
 from services.gateway.tracing.call_spans import spans_of_call
 from services.gateway.tracing.collector_access import CollectorAccess
 from services.gateway.tracing.otlp import encode_export, encode_request, rejected_spans
 from services.gateway.tracing.spans import spans_of
+from services.gateway.tracing.text_call_record import TextCallRecord
 from shared.telemetry import metrics
 from shared.telemetry.build import VERSION
 
@@ -42,7 +42,7 @@ MAX_ANSWER_BYTES = 64 << 10
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 """The statuses with which a collector says that it may take the same later, as OTLP has them."""
 
-Traced = RequestRecord | CallRecord
+Traced = RequestRecord | TextCallRecord
 
 
 class SpanExporter:
@@ -91,7 +91,7 @@ class SpanExporter:
     def _encoded(self, record: Traced) -> bytes:
         """Return the spans of a request, after a pause in which other threads have the interpreter."""
         self._closes_within(PAUSE_S)
-        if isinstance(record, CallRecord):
+        if isinstance(record, TextCallRecord):
             return encode_request(spans_of_call(record, self._gateway), VERSION)
         return encode_request(spans_of(record, self._gateway), VERSION)
 

@@ -27,7 +27,7 @@ class CallAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class CallRecord:
+class TextCallRecord:
     """Times are microseconds since `began_unix_us`, by the gateway's clock alone. `span` is the call's own
     span, `parent_span_id` that of its client, "" without one. `model` and `corpus` are "" where the call is
     of none, `error` and what follows where it was answered."""
