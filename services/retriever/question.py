@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from services.retriever.filter_limits import check_filters
 from services.retriever.served_corpus import ServedCorpus
 from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import DeadlineExpired, InvalidRequest
 from shared.messages import MAX_CORPUS_CHARS, MAX_QUERY_CHARS, Retrieve, Retrieved
-from shared.retrieval.documents.metadata import check_filters
 
 MAX_K = 50
 """Passages; a request, which has to read them, asks for fewer than who wants nothing else."""
