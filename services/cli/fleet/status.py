@@ -17,7 +17,7 @@ from services.cli.fleet.adapter_reports import SHOWN_DIGITS, AdapterState, adapt
 from services.cli.fleet.fleet_watch import COLLECT_S, BusAddress, Seen, add_bus_options, listening, run_on_bus
 from services.cli.view.answer_output import terminal_width
 from services.cli.view.live_text import LiveText
-from services.cli.view.table import cut_to, said_columns, table
+from services.cli.view.table import NOTHING, cut_to, said_columns, table
 from shared.deadline import MAX_SKEW_US
 from shared.degradation import DegradationLevel
 from shared.messages import CorpusReport
@@ -91,9 +91,17 @@ def _shown(seen: list[Seen], *, as_json: bool) -> str:
 
 def _fitting(rows: list[tuple[str, ...]], notes: list[str], width: int) -> list[str]:
     """Cut the lines of the table to a width, without columns that say nothing; wrap the notes below it."""
-    head, said = said_columns(HEAD, rows)
+    head, said = said_columns(HEAD, _told_models(rows))
     cut = [cut_to(line, width) for line in table(head, said).splitlines()]
     return cut + [part for note in notes for part in textwrap.wrap(note, width, subsequent_indent=CONTINUED)]
+
+
+def _told_models(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the rows without a model that is the only one: a note below the table names it."""
+    column = HEAD.index("model")
+    if len({row[column] for row in rows} - set(NOTHING)) > 1:
+        return rows
+    return [(*row[:column], NOTHING[0], *row[column + 1 :]) for row in rows]
 
 
 def _models(seen: list[Seen]) -> list[str]:

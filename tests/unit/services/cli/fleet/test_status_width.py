@@ -42,3 +42,17 @@ def test_lines_are_cut_to_the_terminal_and_no_shorter_than_can_be_read(
     assert cut
     assert {len(line) for line in cut} == {width}
     assert max(map(len, lines)) == width
+
+
+@pytest.mark.parametrize(
+    ("models", "is_told"), [(("a-model", "a-model"), False), (("a-model", "b-model"), True)]
+)
+def test_the_model_of_each_instance_is_told_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch, models: tuple[str, str], is_told: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    now_s = time.monotonic()
+    beats = [make_heartbeat("decode", f"decode-{n}", model=model) for n, model in enumerate(models)]
+    head, *_ = _shown([Seen(beat, 0, now_s, now_s) for beat in beats], as_json=False).splitlines()
+    assert ("model" in head.split()) is is_told
