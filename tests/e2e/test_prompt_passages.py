@@ -26,6 +26,8 @@ LONG = {
     for name, stone in (("tower", "granite"), ("bridge", "limestone"))
 }
 MAX_TOKENS = 16
+ALL_PASSAGES = {"PENSTOCK_PASSAGE_LEAST_SHARE": "0"}
+"""None is left out for its score alone."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def stack(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for name, text in documents.items():
             (folder / corpus / name).write_text(f"{text}\n")
         argv += ["--corpus", f"{corpus}={folder / corpus}"]
-    with Stack(*argv) as stack:
+    with Stack(*argv, environ=ALL_PASSAGES) as stack:
         yield stack
 
 

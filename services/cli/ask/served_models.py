@@ -40,8 +40,9 @@ class ServedModels:
                 ) from error
             return cls({})  # its answer to the first question says what it has against us
         models = [each for each in told.models if each.kind == pb.MODEL_KIND_GENERATION]
-        default = next((each.name for each in models if each.is_default), "")
-        return cls({each.name: each.context_tokens for each in models}, default)
+        bases = [each for each in models if not each.base]
+        default = bases if len(bases) == 1 else [each for each in bases if each.is_default]
+        return cls({each.name: each.context_tokens for each in models}, default[0].name if default else "")
 
     def context_tokens(self, name: str) -> int:
         """Return how many tokens a conversation with it may have, 0 where nobody knows."""
