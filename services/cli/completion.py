@@ -34,7 +34,7 @@ from services.cli.local.distill import build_distill_parser
 from services.cli.local.index import build_index_parser
 from services.cli.local.list_models import build_list_parser
 from services.cli.local.pull import build_pull_parser
-from services.cli.local.remove_model import build_remove_parser
+from services.cli.local.remove_model import build_rm_parser
 from services.cli.local.show_model import build_show_parser
 
 SHELLS = ("bash", "zsh", "fish")
@@ -96,7 +96,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "logs": build_logs_parser,
         "pull": build_pull_parser,
         "restart": build_restart_parser,
-        "rm": build_remove_parser,
+        "rm": build_rm_parser,
         "show": build_show_parser,
         "search": build_search_parser,
         "secrets": build_secrets_parser,

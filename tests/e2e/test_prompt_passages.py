@@ -26,7 +26,7 @@ LONG = {
     for name, stone in (("tower", "granite"), ("bridge", "limestone"))
 }
 MAX_TOKENS = 16
-ALL_PASSAGES = {"PENSTOCK_PASSAGE_LEAST_SHARE": "0"}
+ALL_PASSAGES = {"PENSTOCK_GATEWAY_PASSAGE_LEAST_SHARE": "0"}
 """None is left out for its score alone."""
 
 

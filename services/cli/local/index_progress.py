@@ -38,6 +38,11 @@ class IndexProgressLine:
         self._open = False
 
     @property
+    def reads(self) -> bool:
+        """Return whether reading has begun: no other process indexes the folder."""
+        return self._read_since_s is not None
+
+    @property
     def embeds(self) -> bool:
         """Return whether reading is over and embedding has begun."""
         return self._began_s is not None

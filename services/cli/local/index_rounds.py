@@ -60,10 +60,11 @@ class IndexRounds:
             )
         except KeyboardInterrupt:
             progress.end()
-            said = "stopped while it read: the same command reads anew"
             if progress.embeds:
                 said = "stopped; what is embedded so far is kept, and the same command goes on from there"
-            print(said, file=sys.stderr, flush=True)
+                print(said, file=sys.stderr, flush=True)
+            elif progress.reads:
+                print("stopped while it read: the same command reads anew", file=sys.stderr, flush=True)
             raise
         finally:
             progress.end()

@@ -13,7 +13,7 @@ from shared.errors import InvalidRequest, PenstockError
 from shared.files.model_store import check_kept_name, forget_model
 
 
-def build_remove_parser() -> argparse.ArgumentParser:
+def build_rm_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock rm",
         description="Remove a model that is kept, and what a pull of it has left. Asks first; without a "
@@ -25,7 +25,7 @@ def build_remove_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    args = build_remove_parser().parse_args(argv)
+    args = build_rm_parser().parse_args(argv)
     try:
         check_kept_name(args.name)
         _check_unserved(args.name)

@@ -109,7 +109,7 @@ def counted(role: str) -> set[str]:
     return found
 
 
-NEVER_COUNTED = {"speculator": {"HOP_SECONDS"}, "gateway": {"SERVED_MODEL"}}
+NEVER_COUNTED = {"speculator": {"HOP_SECONDS", "GRAMMAR_TRIALS"}, "gateway": {"SERVED_MODEL"}}
 """Drafts have no grammars, though the module that compiles them comes along; a gateway serves all models."""
 
 
