@@ -19,9 +19,10 @@ with interrupts_end_at_once():
     from typing import Any
 
     from services.launcher.model_check import ModelRefused, check_models
-    from services.launcher.options import StackOptions, build_up_parser, stack_options
+    from services.launcher.options import StackOptions, stack_options
     from services.launcher.plan import instance_names
     from services.launcher.role_settings import settings_of, stack_problems
+    from services.launcher.up_arguments import build_up_parser
     from shared.config.config_file import ConfigFile, find_config_file
     from shared.config.fields import ConfigError
     from shared.config.settings import STACK_SOURCE, Setting, Settings, SourceKind, unknown_variables

@@ -46,9 +46,8 @@ def run_detached(state_dir: Path, run: Callable[[], int]) -> int:
         os.close(told)
         _stdin_from_nothing()
         os.dup2(tell, sys.stdout.fileno())
-        os.closerange(
-            3, MOST_DESCRIPTORS
-        )  # whoever waits for a lock or a pipe of the shell's waits no longer
+        # Whoever waits for a lock or a pipe of the shell's waits no longer.
+        os.closerange(3, MOST_DESCRIPTORS)
         return run()
     os.close(tell)
     with _termination_raises():

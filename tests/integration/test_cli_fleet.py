@@ -119,10 +119,11 @@ async def test_a_watched_status_in_a_pipe_is_one_table_after_another(nats_url: s
 
 
 async def test_status_and_audit_of_an_empty_bus_exit_with_1(nats_url: str) -> None:
-    code, out, _ = await penstock("status", "--nats-url", nats_url)
-    assert (code, out) == (1, "no instance is heard on this bus; is the stack running?\n")
-    code, out, _ = await penstock("audit", "--nats-url", nats_url)
-    assert (code, out) == (1, "no instance is heard on this bus; is the stack running?\n")
+    ends = await asyncio.gather(
+        *(penstock(command, "--nats-url", nats_url) for command in ("status", "audit"))
+    )
+    said = "no instance is heard on this bus; is the stack running?\n"
+    assert [(code, out) for code, out, _ in ends] == [(1, said), (1, said)]
 
 
 async def test_a_bus_that_is_not_there_is_a_sentence() -> None:

@@ -10,7 +10,7 @@ import pytest
 from services.decode.config import DecodeConfig
 from services.gateway.config import GatewayConfig
 from services.gateway.request.prompt_limits import PromptLimits
-from services.launcher.options import DEFAULT_GRPC_PORT
+from services.launcher.up_arguments import DEFAULT_GRPC_PORT
 from services.prefill.config import PrefillConfig
 from services.retriever.config import RetrieverConfig
 from services.speculator.config import SpeculatorConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.__main__ import COMMANDS, MODULES
-from services.launcher.options import build_up_parser
+from services.launcher.up_arguments import build_up_parser
 from tests.support.data import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *(REPOSITORY / "services").glob("**/README.md")]
