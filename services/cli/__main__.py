@@ -33,6 +33,7 @@ COMMANDS = {
     "config": "show every setting with where it came from, or check them",
     "distill": "make a draft model for a target of your own",
     "bench": "measure the engine on this machine, or a server under load",
+    "capacity": "say what instances a load needs, from a profile of what they do",
     "completion": "make your shell complete these commands",
 }
 LAUNCHER_PROGRAMS = {"up": "services.launcher", "config": "services.launcher.config_report"}
@@ -58,6 +59,7 @@ MODULES = {
     "index": "local.index",
     "distill": "local.distill",
     "bench": "local.bench",
+    "capacity": "capacity.capacity",
     "completion": "completion",
 }
 """The module of each other command, in this package; its `main` is called."""

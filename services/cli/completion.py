@@ -17,6 +17,7 @@ from services.cli.ask.chat import build_chat_parser
 from services.cli.ask.search import build_search_parser
 from services.cli.bench.ab import build_bench_ab_parser
 from services.cli.bench.serve_options import build_bench_serve_parser
+from services.cli.capacity.capacity_options import build_capacity_parser
 from services.cli.fleet.adapter import build_adapter_parser
 from services.cli.fleet.audit import build_audit_parser
 from services.cli.fleet.down import build_down_parser
@@ -85,6 +86,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "audit": build_audit_parser,
         "why": build_why_parser,
         "bench": _bench_parser,
+        "capacity": build_capacity_parser,
         "chat": build_chat_parser,
         "completion": build_completion_parser,
         "distill": build_distill_parser,

@@ -216,9 +216,29 @@ CLI_ORDER = (
     "ask",
     "fleet",
     "bench",
+    "capacity",
     "local",
     "__main__",
     "completion",
+)
+CAPACITY_ORDER = (
+    "queueing",
+    "step_curve",
+    "decode_batch",
+    "profile",
+    "profile_file",
+    "workload",
+    "workload_trace",
+    "prediction",
+    "sizing",
+    "what_if",
+    "measured_comparison",
+    "capacity_answer",
+    "capacity_words",
+    "capacity_options",
+    "metrics_page",
+    "stack_profile",
+    "capacity",
 )
 BENCH_ORDER = (
     "stats",
@@ -239,13 +259,14 @@ BENCH_ORDER = (
     [
         ("services/cli", CLI_ORDER),
         ("services/cli/bench", BENCH_ORDER),
+        ("services/cli/capacity", CAPACITY_ORDER),
         ("shared/kv", KV_ORDER),
         ("shared/retrieval", ("documents", "encoders", "index", "citing")),
         ("shared/engine", ENGINE_ORDER),
         ("services/gateway", GATEWAY_ORDER),
         ("services/gateway/http", HTTP_ORDER),
     ],
-    ids=["cli", "cli's bench", "kv", "retrieval", "engine", "gateway", "gateway's http"],
+    ids=["cli", "cli's bench", "cli's capacity", "kv", "retrieval", "engine", "gateway", "gateway's http"],
 )
 def test_the_packages_inside_of_a_package_import_one_way(package: str, order: tuple[str, ...]) -> None:
     """Imports inside of functions count. `__init__` names what others use: nobody in here goes through it."""

@@ -1,0 +1,122 @@
+"""Compare a prediction with what `penstock bench serve --json` measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.cli.capacity.prediction import Prediction
+from shared.errors import InvalidRequest
+
+MAX_MEASURED_BYTES = 256 << 20
+"""The largest file of a measured load."""
+COMPARED = {
+    "ttft": ("p50", "p99"),
+    "itl": ("p50", "p99"),
+    "tpot": ("p50", "p99"),
+    "e2e": ("p50", "p99"),
+}
+COMPARED_RATES = ("goodput", "output_tokens_per_s")
+RATE_APART = 0.05
+"""The offered rates may differ by this share before a note says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureComparison:
+    """`error` is predicted over measured, less one."""
+
+    figure: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1 if self.measured else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFile:
+    """Figures of a load by their names, as `ttft_p99`, in ms and a second; and the rate that was offered."""
+
+    figures: dict[str, float]
+    rate: float | None
+
+    @classmethod
+    def read(cls, path: Path) -> MeasuredFile:
+        """Raises InvalidRequest, which names what is missing."""
+        document = _document(path)
+        summary = _inner(path, document, "summary", "")
+        latencies = _inner(path, summary, "latencies_ms", "summary.")
+        rates = _inner(path, summary, "rates", "summary.")
+        figures = {}
+        for quantity, shares in COMPARED.items():
+            where = "summary.latencies_ms."
+            found = _inner(path, latencies, quantity, where)
+            for share in shares:
+                value = _inner(path, found, share, f"{where}{quantity}.").get("value")
+                figures[f"{quantity}_{share}"] = _figure(path, f"{where}{quantity}.{share}.value", value)
+        for name in COMPARED_RATES:
+            figures[name] = _figure(path, f"summary.rates.{name}", rates.get(name))
+        options = document.get("options")
+        rate = options.get("rate") if isinstance(options, dict) else None
+        known = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+        return cls(figures, float(rate) if known and rate is not None else None)
+
+    def compare(self, prediction: Prediction) -> list[FigureComparison]:
+        """Return the figures that both have."""
+        rows = [
+            FigureComparison(
+                f"{quantity}_{share}",
+                prediction.latencies[quantity].quantiles[share].value,
+                self.figures[f"{quantity}_{share}"],
+            )
+            for quantity, shares in COMPARED.items()
+            for share in shares
+        ]
+        rows += [
+            FigureComparison(name, prediction.rates[name], self.figures[name]) for name in COMPARED_RATES
+        ]
+        return [row for row in rows if not math.isnan(row.measured) and not math.isnan(row.predicted)]
+
+    def notes(self, rate: float) -> list[str]:
+        """Return sentences on what makes the two incomparable."""
+        if self.rate is None:
+            return ["the measured load was no open loop with a rate of its own: compare one of --rate"]
+        if abs(self.rate / rate - 1) > RATE_APART if rate else True:
+            return [f"the measured load was offered {self.rate:g}/s, the prediction is for {rate:g}/s"]
+        return []
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_MEASURED_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest(f"the measured load {path} cannot be read ({error.strerror})") from error
+    if len(data) > MAX_MEASURED_BYTES:
+        raise InvalidRequest(f"the measured load {path} is larger than {MAX_MEASURED_BYTES} bytes")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the measured load {path} is no JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise InvalidRequest(f"{path} is no JSON object; name a file of `penstock bench serve --json`")
+    return document
+
+
+def _inner(path: Path, outer: dict[str, Any], name: str, where: str) -> dict[str, Any]:
+    value = outer.get(name)
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{path} has no {where}{name}; name a file of `penstock bench serve --json`")
+    return value
+
+
+def _figure(path: Path, where: str, value: object) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+        raise InvalidRequest(f"{path}: {where} is {value!r:.40}; it is a number of 0 or more, or null")
+    return float(value)
