@@ -2,13 +2,13 @@
 
 A worker gives each of its b sequences a token every step(b): a processor-sharing queue whose speed depends on
 how many are in it. Its stationary distribution has a product form and depends on lengths of answers by their
-mean alone (Cohen 1979, "The multiple phase service network with generalized processor sharing"; Kelly 1979):
+mean alone (Cohen 1979, "The multiple phase service network with generalized processor sharing"):
 
     P(N = n) ~ product over k = 1 … n of rate * tokens * step(k / workers) / k
 
 The fixed point of batch and rate that Little's law gives, n = rate * tokens * step((1 + n) / workers), is its
-mean where steps are constant, and for one worker where they are proportional to the batch. Workers are taken as
-evenly filled, as gateways place by what is live.
+mean where steps are constant, and for one worker where they are proportional to the batch. Workers are taken
+as evenly filled, as gateways place by what is live.
 """
 
 from __future__ import annotations

@@ -33,15 +33,18 @@ def parsed_metrics(text: str) -> Samples:
     Raises ValueError for text that is none of Prometheus'.
     """
     found: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            value = float(sample.value)
-            if not math.isfinite(value):
-                continue
-            found[sample.name] = found.get(sample.name, 0.0) + value
-            if sample.name == PHASE_SUM:
-                name = f"{PHASE_SUM}/{sample.labels.get('phase', '')}"
-                found[name] = found.get(name, 0.0) + value
+    try:
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except ValueError as error:  # often without a word
+        raise ValueError(f"it is none of Prometheus: {error}") from error
+    for sample in samples:
+        value = float(sample.value)
+        if not math.isfinite(value):
+            continue
+        found[sample.name] = found.get(sample.name, 0.0) + value
+        if sample.name == PHASE_SUM:
+            name = f"{PHASE_SUM}/{sample.labels.get('phase', '')}"
+            found[name] = found.get(name, 0.0) + value
     return found
 
 

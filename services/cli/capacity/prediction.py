@@ -13,7 +13,7 @@ from services.cli.bench.report.latency_figures import OF_CALLS, SHARES, LatencyF
 from services.cli.bench.report.service_level import LevelVerdict, ServiceLevel, judge
 from services.cli.bench.stats.quantiles import Floats, sorted_quantile
 from services.cli.capacity.decode_batch import BatchDistribution, DecodeLoad, batch_distribution
-from services.cli.capacity.profile import ROLES_SIZED, DeploymentProfile
+from services.cli.capacity.profile import DeploymentProfile
 from services.cli.capacity.queueing import LineWait, ServiceTime, line_wait
 from services.cli.capacity.workload import Workload, squared_variation
 
@@ -42,8 +42,8 @@ class InstanceCounts:
         return count
 
     def cores(self, profile: DeploymentProfile) -> float:
-        parts = (profile.gateway, profile.prefill, profile.decode)
-        return sum(self.of(role) * part.cores for role, part in zip(ROLES_SIZED, parts, strict=True))
+        workers = self.prefill * profile.prefill.cores + self.decode * profile.decode.cores
+        return self.gateway * profile.gateway.cores + workers
 
     def gpus(self, profile: DeploymentProfile) -> int:
         return self.prefill * profile.prefill.gpus + self.decode * profile.decode.gpus

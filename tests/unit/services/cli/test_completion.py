@@ -67,6 +67,7 @@ CASES = [
     (("keys", "new", "--ten"), "--tenant"),
     (("bench", "engine", "--quan"), "--quant"),
     (("bench", "serve", "--conc"), "--concurrency"),
+    (("capacity", "plan", "--reg"), "--regions"),
     (("ask", "hi", "--priority", "h"), "high"),
 ]
 """The typed line, and the one word that it may become."""

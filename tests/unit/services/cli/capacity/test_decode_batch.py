@@ -25,7 +25,7 @@ def decode_load(rate: float, workers: int = 1, slots: int = 16, tokens: float = 
 
 
 def simulated_batch(load: DecodeLoad, curve: StepCurve, seed: int) -> float:
-    """Return the mean number of live sequences of one worker that takes whole steps, arrivals between them."""
+    """Return the mean number of live sequences of one worker, which takes whole steps."""
     random = Random(seed)
     arrives = random.expovariate(load.rate)
     now = area = 0.0
