@@ -10,6 +10,7 @@ from services.cli.bench.report.latency_figures import known
 from services.cli.bench.report.prices import Prices
 from services.cli.capacity.measured_comparison import FigureComparison, MeasuredFile
 from services.cli.capacity.prediction import InstanceCounts, Prediction
+from services.cli.capacity.profile import ROLES_SIZED
 from services.cli.capacity.sizing import (
     BreakingPoint,
     CapacityQuestion,
@@ -26,6 +27,7 @@ from services.cli.capacity.what_if import WhatIfRow, what_if_rows
 LEFT_OUT = (
     "prompts that decode workers compute themselves, drafts, retrieval, adapters and guests",
     "limits and fairness of tenants, sheds, deadlines, clients that cancel",
+    "the way of tokens behind the first from a decode worker to their client",
     "the bus and the network beyond overhead_ms and transfer_ms, caches that forget",
     "bursts within batches: arrivals' variation scales waits alone, and a trace's order is not replayed",
     "other work on the same cores, and waits for cores while there are as many as are busy in the mean",
@@ -36,7 +38,7 @@ LEFT_OUT = (
 @dataclass(frozen=True, slots=True)
 class CapacityAnswer:
     """`found`: the counts are those that were found, else those that were asked for. `cost` is by the hour,
-    of all regions; None without prices."""
+    of all regions; None without prices. `spares` None: nothing was found to add them to."""
 
     question: CapacityQuestion
     found: bool
@@ -47,7 +49,7 @@ class CapacityAnswer:
     currency: str
     breaking: BreakingPoint
     losses: list[LossOutcome]
-    spares: InstanceCounts
+    spares: InstanceCounts | None
     changes: list[WhatIfRow]
     compared: list[FigureComparison]
     notes: list[str]
@@ -74,8 +76,8 @@ class CapacityAnswer:
             },
             "kept": self.prediction.kept,
             "fewest": self.found,
-            "instances": {role: count * regions for role, count in asdict(self.counts).items()},
-            "instances_with_spares": {role: count * regions for role, count in asdict(self.spares).items()},
+            "instances": _multiplied(self.counts, regions),
+            "instances_with_spares": _multiplied(self.spares, regions) if self.spares else None,
             "hosts": self.hosts * regions,
             "cores": cores,
             "gpus": self.counts.gpus(self.question.profile) * regions,
@@ -117,7 +119,7 @@ def answer_question(
         currency=prices.currency if prices else "",
         breaking=breaking_point(question, prediction.counts),
         losses=loss_outcomes(question, prediction.counts),
-        spares=with_spares(fewest),
+        spares=with_spares(fewest) if fewest.kept else None,
         changes=what_if_rows(question, prediction.counts),
         compared=measured.compare(prediction) if measured else [],
         notes=_notes(question, prediction, measured),
@@ -168,6 +170,10 @@ def _prediction_json(prediction: Prediction) -> dict[str, Any]:
             for verdict in prediction.verdicts
         ],
     }
+
+
+def _multiplied(counts: InstanceCounts, regions: int) -> dict[str, int]:
+    return {role: counts.of(role) * regions for role in ROLES_SIZED}
 
 
 def _loss_json(loss: LossOutcome) -> dict[str, Any]:

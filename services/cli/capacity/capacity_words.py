@@ -8,7 +8,7 @@ from services.cli.bench.report.latency_figures import SHARES
 from services.cli.bench.report.load_words import number
 from services.cli.capacity.capacity_answer import LEFT_OUT, CapacityAnswer
 from services.cli.capacity.prediction import Prediction
-from services.cli.capacity.profile import ROLES_SIZED
+from services.cli.capacity.profile import MAX_ROLE_INSTANCES, ROLES_SIZED
 from services.cli.capacity.sizing import LossOutcome
 from services.cli.view.table import table
 
@@ -50,7 +50,8 @@ def _load_line(answer: CapacityAnswer) -> str:
 
 def _stage_row(answer: CapacityAnswer, role: str) -> tuple[str, ...]:
     stage = answer.prediction.stages.get(role)
-    counts = (str(answer.counts.of(role) * answer.regions), str(answer.spares.of(role) * answer.regions))
+    spares = str(answer.spares.of(role) * answer.regions) if answer.spares else "-"
+    counts = (str(answer.counts.of(role) * answer.regions), spares)
     if stage is None:
         return (role, *counts, "-", "-", "-")
     wait = (f"{stage.wait.probability:.1%}", number(stage.wait.mean_s * 1e3))
@@ -92,7 +93,8 @@ def _verdict_lines(prediction: Prediction) -> str:
 def _breaking_line(answer: CapacityAnswer) -> str:
     breaking = answer.breaking
     if not answer.prediction.kept and answer.found:
-        return f"more instances of no role help: {breaking.why or answer.prediction.trouble}"
+        why = answer.prediction.trouble or breaking.why
+        return f"no counts of up to {MAX_ROLE_INSTANCES} a role were found that keep everything: {why}"
     busiest = f" (busiest: {breaking.role})" if breaking.role else ""
     return f"breaks first beyond {number(breaking.rate)} requests/s: {breaking.why}{busiest}"
 

@@ -110,7 +110,7 @@ def profile_document(
         document["prefill"]["tokens_per_s"] = median(sightings.prompt_rates)
     if capacities := [beat.capacity for beat in decode if beat.capacity]:
         document["decode"]["slots"] = min(MAX_SLOTS, *capacities)
-    if blocks := [beat.worker.kv_blocks for beat in decode if beat.worker.kv_blocks]:
+    if blocks := [_sequence_blocks(beat) for beat in decode if beat.worker.kv_blocks]:
         document["decode"]["kv_blocks"] = min(blocks)
     if sightings.transfers_ms:
         document["decode"]["transfer_ms"] = median(sightings.transfers_ms)
@@ -168,6 +168,11 @@ def _front(
     if tokens:
         table["token_cpu_ms"] = grown(CPU, "detokenizer") / tokens * 1e3
     return table
+
+
+def _sequence_blocks(beat: Heartbeat) -> int:
+    """Return how many times 16 tokens there is KV for: each group of layers has a block of its own."""
+    return beat.worker.kv_blocks // max(1, beat.worker.kv_groups.count)
 
 
 def _cores(beats: Sequence[Heartbeat], host_cores: int) -> int:

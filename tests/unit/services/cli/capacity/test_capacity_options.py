@@ -10,6 +10,7 @@ import pytest
 
 from services.cli.bench.plan.arrivals import MAX_VARIATION
 from services.cli.bench.serve_options import MAX_RATE, MAX_SPEED
+from services.cli.capacity import measured_comparison
 from services.cli.capacity.capacity import main
 from services.cli.capacity.capacity_options import (
     MAX_HOSTS,
@@ -23,7 +24,7 @@ from services.cli.capacity.measured_comparison import MeasuredFile
 from services.cli.capacity.prediction import InstanceCounts
 from services.cli.capacity.profile import MAX_ROLE_INSTANCES
 from shared.errors import InvalidRequest
-from tests.unit.services.cli.capacity.deployments import profile_file
+from tests.unit.services.cli.capacity.deployments import document, profile_file
 from tests.unit.services.cli.capacity.test_capacity_page import measured_document
 
 
@@ -111,7 +112,7 @@ def test_too_few_instances_are_told_and_the_code_is_1(
 def test_what_no_instances_can_keep_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said, _ = answered(tmp_path, capsys, "--rate", "1", "--slo", "ttft_p99<100ms")
     assert code == 1
-    assert "more instances of no role help: ttft_p99<100ms is missed" in said
+    assert "no counts of up to 1024 a role were found that keep everything: ttft_p99<100ms is missed" in said
 
 
 def test_regions_and_prices_multiply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,3 +179,25 @@ def test_files_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.Captu
     code, _, error = answered(tmp_path, capsys, "--rate", "6", "--measured", str(tmp_path / "none"))
     assert (code, "cannot be read" in error) == (2, True)
     assert main(["plan", "--rate", "1", "--profile", str(tmp_path / "none")]) == 2
+
+
+def test_a_measured_load_is_read_up_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "load.json"
+    path.write_text(json.dumps(measured_document()))
+    size = path.stat().st_size
+    monkeypatch.setattr(measured_comparison, "MAX_MEASURED_BYTES", size)
+    assert MeasuredFile.read(path).rate == 2
+    monkeypatch.setattr(measured_comparison, "MAX_MEASURED_BYTES", size - 1)
+    with pytest.raises(InvalidRequest, match=f"larger than {size - 1} bytes"):
+        MeasuredFile.read(path)
+
+
+def test_gpus_that_the_hosts_do_not_have_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = document()
+    tables["host"]["gpus"] = tables["decode"]["gpus"] = 1
+    profile_file(tmp_path, json.dumps(tables))
+    path = str(tmp_path / "profile.json")
+    main(["plan", "--profile", path, "--rate", "1", "--hosts", "1", "--instances", "decode=2"])
+    assert "note: 2 GPUs are wanted, and 1 hosts have fewer" in capsys.readouterr().out

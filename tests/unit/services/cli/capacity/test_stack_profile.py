@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from services.cli.capacity import metrics_page
 from services.cli.capacity.metrics_page import parsed_metrics, read_metrics
 from services.cli.capacity.profile_file import read_profile
 from services.cli.capacity.stack_profile import (
@@ -17,6 +21,7 @@ from services.cli.capacity.stack_profile import (
     rising_steps,
 )
 from services.cli.fleet.fleet_watch import Seen
+from shared.blocks.layer_groups import KvGroups
 from shared.errors import Unavailable
 from shared.messages import DecodeReport, Heartbeat, WorkerReport
 
@@ -41,7 +46,7 @@ def decode(sent: int, live: int, step_us: int) -> Seen:
         live=live,
         capacity=8,
         model="small",
-        worker=WorkerReport(kv_blocks=512, most_threads=2),
+        worker=WorkerReport(kv_blocks=1024, kv_groups=KvGroups(1, 1, 64), most_threads=2),
         decode=DecodeReport(step_us=step_us, transfer_us=4000),
     )
 
@@ -123,3 +128,33 @@ async def test_metrics_that_nobody_serves_are_a_sentence() -> None:
     for wrong in (address, "nowhere", "127.0.0.1:port"):
         with pytest.raises(Unavailable, match="cannot be read"):
             await read_metrics(wrong)
+
+
+class _Page(BaseHTTPRequestHandler):
+    text = PAGE.encode()
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/metrics" else 404)
+        self.send_header("Content-Length", str(len(self.text)))
+        self.end_headers()
+        self.wfile.write(self.text)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def served() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def test_a_page_is_read_up_to_its_limit(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_page, "MAX_METRICS_BYTES", len(PAGE))
+    assert (await read_metrics(served))["penstock_requests_total"] == 10
+    monkeypatch.setattr(metrics_page, "MAX_METRICS_BYTES", len(PAGE) - 1)
+    with pytest.raises(Unavailable, match=f"larger than {len(PAGE) - 1} bytes"):
+        await read_metrics(served)

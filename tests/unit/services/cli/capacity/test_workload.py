@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from services.cli.bench.plan.lengths import TokenLengths
+from services.cli.capacity import workload_trace
 from services.cli.capacity.workload import Workload
 from services.cli.capacity.workload_trace import LEAST_GAPS, busiest_window, traced_workload
 from shared.errors import InvalidRequest
@@ -85,3 +86,9 @@ def test_a_trace_without_a_request_and_with_a_wrong_one_is_refused(tmp_path: Pat
         traced_workload("mooncake", mooncake(tmp_path, []), 60.0, 1.0, 1.0, None)
     with pytest.raises(InvalidRequest, match=r"line 1: it has 1 hash_ids for input_length 1100"):
         traced_workload("mooncake", mooncake(tmp_path, [(0, 1100, 1, [1])]), 60.0, 1.0, 1.0, None)
+
+
+def test_a_trace_is_read_up_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = mooncake(tmp_path, [(1000 * at, 100, 10 * at, [at]) for at in range(1, 6)])
+    monkeypatch.setattr(workload_trace, "MAX_TRACE_REQUESTS", 3)
+    assert traced_workload("mooncake", path, 60.0, 1.0, 1.0, None).output_tokens.tolist() == [10, 20, 30]
