@@ -138,7 +138,7 @@ clients-test: setup ## LangChain, LlamaIndex, guidellm, aiperf, Node, Prometheus
 
 bench: setup ## the benchmarks: ratios against a floor measured in the same run
 	$(BIN)/python -m tests.bench.bench_pipeline
-	$(BIN)/python -m tests.bench.bench_kv
+	$(BIN)/penstock bench micro --seconds 20
 	$(BIN)/penstock bench engine --model shared/demo/models/target --prompt-tokens 512 --output-tokens 64
 	$(BIN)/python -m tests.bench.bench_quant
 

@@ -16,6 +16,7 @@ from services.cli.ask.ask_request import build_ask_parser
 from services.cli.ask.chat import build_chat_parser
 from services.cli.ask.search import build_search_parser
 from services.cli.bench.ab import build_bench_ab_parser
+from services.cli.bench.micro.micro_options import build_bench_micro_parser
 from services.cli.bench.serve_options import build_bench_serve_parser
 from services.cli.capacity.capacity_options import build_capacity_parser
 from services.cli.fleet.adapter import build_adapter_parser
@@ -125,6 +126,7 @@ def _bench_parser() -> argparse.ArgumentParser:
         "engine": build_bench_engine_parser,
         "serve": build_bench_serve_parser,
         "ab": build_bench_ab_parser,
+        "micro": build_bench_micro_parser,
     }
     parser = argparse.ArgumentParser(prog="penstock bench")
     subjects = parser.add_subparsers()

@@ -15,7 +15,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 Result = TypeVar("Result")
 
@@ -149,12 +152,14 @@ def interrupt_at_end() -> Iterator[Interrupt]:
         raise KeyboardInterrupt
 
 
-def run_loop(body: Coroutine[Any, Any, Result]) -> Result:
+def run_loop(
+    body: Coroutine[Any, Any, Result], make_loop: Callable[[], AbstractEventLoop] | None = None
+) -> Result:
     """`asyncio.run`, where a Ctrl-C before there is a whole loop ends at once: half of one is not closed
-    without a word."""
+    without a word. Without `make_loop` it is asyncio's own loop."""
     import asyncio  # noqa: PLC0415 - this module comes first, and is not to load it before Ctrl-C is quiet
 
-    runner = asyncio.Runner()
+    runner = asyncio.Runner(loop_factory=make_loop)
     with interrupts_end_at_once():
         runner.get_loop()
     with runner:

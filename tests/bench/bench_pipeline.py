@@ -20,9 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.cli.bench.micro.turns import threads_cpu_s
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.process.niceness import give_way
-from tests.bench.process_cost import pss_mb, threads_cpu_s
+from tests.bench.process_cost import pss_mb
 from tests.support.client import connect, generate, request
 from tests.support.models import target_model
 from tests.support.stack import Instance, Stack, audit, resident_mb

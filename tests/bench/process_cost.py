@@ -18,9 +18,3 @@ def cpu_s(pid: int) -> float:
     """User and system time of all threads that it has and had, in ticks of a hundredth of a second."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def threads_cpu_s(pid: int) -> float:
-    """What the threads that it has now have run, to the nanosecond: for what hardly computes, or shortly."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9

@@ -23,6 +23,7 @@ from shared.deadline import Deadline
 from shared.errors import PenstockError
 from shared.kv import limits
 from shared.kv.chunk import ChunkHeader
+from shared.kv.memory.plain_pool import PlainLayout, PlainPool
 from shared.kv.memory.pool_memory import PoolMemory
 from shared.kv.memory.shared_pool import NOT_SHARED, SharedPool
 from shared.kv.receiving.receiver import KvReceiver
@@ -31,7 +32,7 @@ from shared.messages import Envelope, KvDone, KvReady, Message
 from tests.fuzz.target import Fault, check_refusal
 from tests.fuzz.targets.bus_codec import with_version
 from tests.support.clock import FakeClock
-from tests.support.kv_pair import INCARNATION, SUBJECT, PlainLayout, PlainPool
+from tests.support.kv_pair import INCARNATION, SUBJECT
 
 LAYOUT = PlainLayout(4, 64, (None, 64, None, 64))
 CELL = LAYOUT.layer_block_bytes

@@ -22,10 +22,11 @@ from shared.errors import (
 )
 from shared.kv import limits
 from shared.kv.chunk import ChunkHeader
+from shared.kv.memory.plain_pool import PlainLayout
 from shared.kv.memory.shared_pool import SharedPool
 from shared.messages import KvAbort, KvCredit, KvDone, KvGrant, KvMissing, KvReceived
 from tests.support.clock import FakeClock
-from tests.support.kv_pair import SMALL, SUBJECT, MakePair, Pair, PlainLayout, Side, assert_same, pairs
+from tests.support.kv_pair import SMALL, SUBJECT, MakePair, Pair, Side, assert_same, pairs
 from tests.support.wait import until
 
 LARGE = PlainLayout(4, 64 << 10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import mmap
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from shared.bus.bulk import BulkConnection
 from shared.bus.bulk_stream import BulkSink
 from shared.bus.subjects import inbox, kv
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
-from shared.engine.loading.layer_groups import LayerGroups
 from shared.errors import PenstockError
+from shared.kv.memory.plain_pool import PlainLayout, PlainPool
 from shared.kv.memory.shared_pool import SharedPool
 from shared.kv.receiving.receiver import KvReceiver
 from shared.kv.sending.sender import KvSender
@@ -27,39 +26,8 @@ INCARNATION = 77
 SUBJECT = kv("decode-0", INCARNATION)
 
 
-@dataclass(frozen=True)
-class PlainLayout:
-    num_layers: int
-    layer_block_bytes: int
-    windows: tuple[int | None, ...] = ()
-
-    @property
-    def groups(self) -> LayerGroups:
-        return LayerGroups.of(self.windows or (None,) * self.num_layers)
-
-    def fingerprint(self) -> str:
-        return f"{self.num_layers}/{self.layer_block_bytes}/{self.windows}"
-
-
 SMALL = PlainLayout(3, 4096)
 LARGE = PlainLayout(4, 64 << 10)
-
-
-class PlainPool:
-    """A pool without torch: the bytes alone."""
-
-    def __init__(self, layout: PlainLayout, num_blocks: int, buffer: memoryview | None = None) -> None:
-        self.layout = layout
-        self.num_blocks = num_blocks
-        nbytes = layout.groups.block_layers * num_blocks * layout.layer_block_bytes
-        self.memory = buffer if buffer is not None else memoryview(mmap.mmap(-1, nbytes))
-        assert self.memory.nbytes == nbytes
-
-    def cells(self, block: int) -> bytes:
-        """All layers of one block."""
-        size, layers = self.layout.layer_block_bytes, self.layout.groups.block_layers
-        starts = [(layer * self.num_blocks + block) * size for layer in range(layers)]
-        return b"".join(bytes(self.memory[start : start + size]) for start in starts)
 
 
 @dataclass

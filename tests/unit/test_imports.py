@@ -18,7 +18,7 @@ SOURCES = sorted(
 )
 
 ALLOWED = {
-    "nats": ("shared/bus/",),
+    "nats": ("shared/bus/", "services/cli/bench/micro/"),
     "aiohttp": ("services/gateway/http/", "services/cli/bench/targets/"),
     "grpc": (
         "services/gateway/grpc/",
@@ -251,6 +251,7 @@ BENCH_ORDER = (
     "worker",
     "serve",
     "ab",
+    "micro",
 )
 
 

@@ -10,4 +10,5 @@ measured_load  one load as they ask for it
 worker         one process of several that make a load
 serve          the command
 ab             two servers in turns: `penstock bench ab`
+micro/         each hop on this machine over its floor: `penstock bench micro`
 """

@@ -12,11 +12,13 @@ SUBJECTS = {
     "engine": "prefill, decode and memory of the engine in process, without a bus",
     "serve": "a server under load: Penstock, or any with OpenAI's interfaces",
     "ab": "two servers under the same load in turns: which one is faster",
+    "micro": "each hop on this machine, over its floor",
 }
 MODULES = {
     "engine": "services.cli.local.bench_engine",
     "serve": "services.cli.bench.serve",
     "ab": "services.cli.bench.ab",
+    "micro": "services.cli.bench.micro.micro",
 }
 """The module of each; its `main` is called."""
 

@@ -15,6 +15,7 @@ from shared.bus.bulk_stream import BulkSink
 from shared.deadline import Deadline
 from shared.kv import limits
 from shared.kv.chunk import ChunkHeader
+from shared.kv.memory.plain_pool import PlainPool
 from shared.kv.receiving.receiver import KvReceiver
 from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import TransferKey
@@ -30,7 +31,7 @@ from shared.messages import (
     Message,
 )
 from tests.support.clock import FakeClock
-from tests.support.kv_pair import SMALL, SUBJECT, PlainPool
+from tests.support.kv_pair import SMALL, SUBJECT
 from tests.support.metric import value
 from tests.support.noted_bus import NotedBus
 from tests.support.wait import until

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from shared.errors import PenstockError, ProtocolError, Unavailable
+from shared.kv.memory.plain_pool import PlainLayout
 from shared.kv.memory.shared_pool import NOT_SHARED, PoolMapping, SharedPool
 from shared.messages import KvSegment
-from tests.support.kv_pair import PlainLayout
 
 LAYOUT = PlainLayout(2, 4096)
 NBYTES = 2 * 4 * 4096

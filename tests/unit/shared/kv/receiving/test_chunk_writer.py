@@ -11,13 +11,14 @@ from shared.deadline import Deadline
 from shared.errors import ProtocolError
 from shared.kv.cells import Run
 from shared.kv.chunk import ChunkHeader
+from shared.kv.memory.plain_pool import PlainPool
 from shared.kv.memory.pool_memory import PoolMemory
 from shared.kv.receiving.chunk_writer import ChunkWriter
 from shared.kv.receiving.incoming import IncomingTransfer
 from shared.kv.request_blocks import RequestBlocks
 from shared.kv.transports import NATS
 from tests.support.clock import FakeClock
-from tests.support.kv_pair import SMALL, PlainPool
+from tests.support.kv_pair import SMALL
 
 CELL = SMALL.layer_block_bytes
 SCATTERED = (5, 1, 7, 2)

