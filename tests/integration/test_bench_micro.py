@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.bench.micro import small_stack as small_stack_module
 from services.cli.bench.micro.bus_trip import measure_bus_trip
 from services.cli.bench.micro.cost_rows import CostRow, floor_ratios
 from services.cli.bench.micro.kv_load import KvLoad
 from services.cli.bench.micro.kv_paths import measure_kv_paths
 from services.cli.bench.micro.peer_process import peer_of
+from services.cli.bench.micro.stack_life import measure_stack_life
 from shared.bus import nats_server as nats_server_module
 from shared.errors import Unavailable
+from shared.tasks import cancel_until_done
 from tests.support.data import REPOSITORY
 from tests.support.wait import until
 
@@ -50,6 +54,39 @@ async def test_kv_goes_over_every_path_and_stands_over_its_floors() -> None:
     floors = {row.name: row.floors for row in rows}
     assert floors["nats, scattered"] == ("raw TCP", "nats-server alone")
     assert floors["shm, neighbours"] == ("raw TCP", "memcpy")
+
+
+async def test_a_small_stack_starts_and_a_cancel_frees_all_of_it() -> None:
+    rows = await measure_stack_life(SHORT_S, cancels=2)
+    assert {row.name: (row.unit, len(row.readings), row.floors) for row in rows} == {
+        "the engine in one process": ("s", 1, ()),
+        "cold start to ready": ("s", 1, ("the engine in one process",)),
+        "an audit of all": ("ms", 2, ()),
+        "cancel until nothing is held": ("ms", 2, ("an audit of all",)),
+    }
+    assert all(reading > 0 for row in rows for reading in row.readings)
+
+
+async def test_a_stack_that_does_not_start_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_stack_module, "OPTIONS", ("--model", "no/such/model"))
+    with pytest.raises(Unavailable, match=r"(?s)ended before it was ready:.*no/such/model"):
+        await measure_stack_life(SHORT_S)
+
+
+async def test_a_stack_that_is_left_in_mid_start_ends() -> None:
+    """As at Ctrl-C: a cancelled task leaves no launcher and none of its processes."""
+    before = children(os.getpid())
+    starting = asyncio.create_task(measure_stack_life(SHORT_S))
+
+    def launched() -> set[int]:
+        return {pid for pid in children(os.getpid()) - before if children(pid)}
+
+    found = await until(launched, 60.0)
+    assert isinstance(found, set)
+    started = found.union(*map(children, found))
+    await cancel_until_done(starting)
+    assert starting.cancelled()
+    await until(lambda: not any(map(is_running, started)), END_TIMEOUT_S)
 
 
 async def test_a_peer_that_ends_at_once_is_named() -> None:

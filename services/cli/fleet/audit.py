@@ -72,15 +72,16 @@ async def _audit(address: BusAddress, args: argparse.Namespace) -> int:
     async with listening(address) as (bus, fleet):
         give_up_s = time.monotonic() + args.wait
         await fleet.collect(address.expected)
-        audit = await _ask_all(bus, [seen.beat for seen in fleet.all()])
+        audit = await audit_all(bus, [seen.beat for seen in fleet.all()])
         while not audit.nothing_held and time.monotonic() < give_up_s:
             await asyncio.sleep(RETRY_S)
-            audit = await _ask_all(bus, [seen.beat for seen in fleet.all()])
+            audit = await audit_all(bus, [seen.beat for seen in fleet.all()])
     print(json.dumps(_described(audit)) if args.json else _shown(audit))
     return 0 if audit.clean else EXIT_FAILED
 
 
-async def _ask_all(bus: Bus, beats: list[Heartbeat]) -> Audit:
+async def audit_all(bus: Bus, beats: list[Heartbeat]) -> Audit:
+    """Ask whoever sent these heartbeats what it holds; one that does not answer is silent."""
     deadline = Deadline.after(ASK_TIMEOUT_S)
     answers = await asyncio.gather(*(_ask(bus, beat, deadline) for beat in beats))
     return Audit(

@@ -12,6 +12,7 @@ kv_peers       the receiving sides of KV
 kv_floors      the sending sides of what KV is compared with
 kv_paths       KV over `nats` and `shm`, over raw TCP and memcpy
 small_stack    a whole stack of the demo model, started and stopped
+engine_start   the floor of its cold start
 stack_life     its cold start, and a cancel until nothing is held
 cost_page      the table, and all of it as JSON
 micro          the command

@@ -16,6 +16,7 @@ from services.cli.bench.micro.cost_page import NOTE, cost_table, costs_as_json, 
 from services.cli.bench.micro.cost_rows import CostRow
 from services.cli.bench.micro.kv_paths import measure_kv_paths
 from services.cli.bench.micro.micro_options import PARTS, build_bench_micro_parser
+from services.cli.bench.micro.stack_life import measure_stack_life
 from services.cli.bench.report.machine import MachineState
 from services.cli.exit_codes import EXIT_FAILED
 from shared.errors import PenstockError, Unavailable
@@ -25,6 +26,7 @@ from shared.telemetry import logging
 MEASURES: dict[str, Callable[[float], Awaitable[list[CostRow]]]] = {
     "bus": measure_bus_trip,
     "kv": measure_kv_paths,
+    "stack": measure_stack_life,
 }
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
