@@ -74,7 +74,7 @@ LONG = (
     "tests/unit/shared/engine/loading/gguf/",
     "tests/unit/shared/engine/test_latent.py",
     "tests/unit/shared/retrieval/index/test_change.py",
-    "tests/unit/services/cli/local/test_bench_engine.py",
+    "tests/unit/services/cli/bench/test_engine.py",
 )
 """Modules of few tests that take long: they begin early, so that none of them runs alone at the end."""
 

@@ -58,7 +58,7 @@ MODULES = {
     "rm": "local.remove_model",
     "index": "local.index",
     "distill": "local.distill",
-    "bench": "local.bench",
+    "bench": "bench.bench",
     "capacity": "capacity.capacity",
     "completion": "completion",
 }

@@ -16,6 +16,8 @@ from services.cli.ask.ask_request import build_ask_parser
 from services.cli.ask.chat import build_chat_parser
 from services.cli.ask.search import build_search_parser
 from services.cli.bench.ab import build_bench_ab_parser
+from services.cli.bench.bench import SUBJECTS
+from services.cli.bench.engine import build_bench_engine_parser
 from services.cli.bench.micro.micro_options import build_bench_micro_parser
 from services.cli.bench.serve_options import build_bench_serve_parser
 from services.cli.capacity.capacity_options import build_capacity_parser
@@ -30,8 +32,6 @@ from services.cli.fleet.secrets import build_secrets_parser
 from services.cli.fleet.status import build_status_parser
 from services.cli.fleet.why import build_why_parser
 from services.cli.launcher_process import launcher_command
-from services.cli.local.bench import SUBJECTS
-from services.cli.local.bench_engine import build_bench_engine_parser
 from services.cli.local.distill import build_distill_parser
 from services.cli.local.index import build_index_parser
 from services.cli.local.list_models import build_list_parser

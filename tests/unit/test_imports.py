@@ -252,6 +252,8 @@ BENCH_ORDER = (
     "serve",
     "ab",
     "micro",
+    "engine",
+    "bench",
 )
 
 

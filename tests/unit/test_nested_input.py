@@ -11,7 +11,7 @@ READERS = {"json.loads", "json.load", "tomllib.loads", "tomllib.load"}
 WIDE = {"RecursionError", "RuntimeError", "Exception", "BaseException", "MALFORMED"}
 """Names that catch it; MALFORMED has it among others."""
 NOT_FROM_OUTSIDE = {
-    "services/cli/local/bench_engine.py": "what a process of ours printed",
+    "services/cli/bench/engine.py": "what a process of ours printed",
     "shared/bus/nats_server.py": "what the server itself wrote",
     "shared/engine/measuring/benchmark.py": "what its parent said",
     "shared/engine/native/packed_file.py": "what its checksum covers",

@@ -1,4 +1,4 @@
-"""Measure a server under load, Penstock or another, with one generator for all of them.
+"""Measure the engine, each hop, and a server under load, Penstock or another: `penstock bench`.
 
 stats/         percentiles and intervals
 plan/          what is asked, when, and how clients behave
@@ -11,4 +11,6 @@ worker         one process of several that make a load
 serve          the command
 ab             two servers in turns: `penstock bench ab`
 micro/         each hop on this machine over its floor: `penstock bench micro`
+engine         the engine measured in a process of its own: `penstock bench engine`
+bench          all that can be measured
 """

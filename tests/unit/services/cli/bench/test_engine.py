@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.cli.__main__ import main
-from services.cli.local.bench_engine import COLUMNS
+from services.cli.bench.engine import COLUMNS
 from tests.support.models import target_model
 from tests.support.patched import ROUGH_LIMITS, patched
 

@@ -15,7 +15,7 @@ SUBJECTS = {
     "micro": "each hop on this machine, over its floor",
 }
 MODULES = {
-    "engine": "services.cli.local.bench_engine",
+    "engine": "services.cli.bench.engine",
     "serve": "services.cli.bench.serve",
     "ab": "services.cli.bench.ab",
     "micro": "services.cli.bench.micro.micro",
