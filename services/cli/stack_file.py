@@ -90,9 +90,13 @@ def stack_credentials(state_dir: Path, option: str) -> str:
 
 def stack_instances(state_dir: Path, option: str) -> frozenset[str]:
     """The instances that the stack has. Raises NoStack."""
-    instances = _stack(state_dir, option).get("instances")
-    rows = instances if isinstance(instances, list) else []
-    return frozenset(row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str))
+    return frozenset(row["id"] for row in _instances(state_dir, option))
+
+
+def stack_pids(state_dir: Path, option: str) -> dict[str, int]:
+    """Return the processes that the stack's instances are. Raises NoStack."""
+    rows = _instances(state_dir, option)
+    return {row["id"]: row["pid"] for row in rows if isinstance(row.get("pid"), int)}
 
 
 def stack_adapter_file(state_dir: Path, option: str) -> str:
@@ -107,6 +111,12 @@ def stack_models(state_dir: Path, option: str) -> tuple[str, ...]:
     """Return where the files of the stack's models are. Raises NoStack."""
     models = _stack(state_dir, option).get("models")
     return tuple(path for path in models if isinstance(path, str)) if isinstance(models, list) else ()
+
+
+def _instances(state_dir: Path, option: str) -> list[dict[str, Any]]:
+    instances = _stack(state_dir, option).get("instances")
+    rows = instances if isinstance(instances, list) else []
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
 
 def _stack(state_dir: Path, option: str) -> dict[str, Any]:

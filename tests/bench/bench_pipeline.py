@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli.bench.micro.turns import threads_cpu_s
+from services.cli.bench.micro.turns import process_cpu_s
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.process.niceness import give_way
 from tests.bench.process_cost import pss_mb
@@ -95,10 +95,10 @@ async def idle_percent(stack: Stack) -> dict[str, float]:
     names = {row.pid: row.id for row in stack.instances()} | {launcher: "launcher"}
     pids = [launcher, *children(launcher)]
     await asyncio.sleep(REST_S)
-    before = {pid: threads_cpu_s(pid) for pid in pids}
+    before = {pid: process_cpu_s(pid) for pid in pids}
     await asyncio.sleep(IDLE_S)
     shares = {
-        names.get(pid, f"process {pid}"): 100 * (threads_cpu_s(pid) - was) / IDLE_S
+        names.get(pid, f"process {pid}"): 100 * (process_cpu_s(pid) - was) / IDLE_S
         for pid, was in before.items()
     }
     return {"all": sum(shares.values()), **shares}

@@ -3,7 +3,7 @@
     python -m tests.bench.bench_token_cost [--model DIR] [--streams N] [--output-tokens N] [--seconds S]
 
 Streams in a closed loop through the whole stack with the tests' 260 k-parameter model, then through a server
-that has every answer ready (`grpc_floor`). CPU is read from /proc for the time in which the client
+that has every answer ready (`event_floors`). CPU is read from /proc for the time in which the client
 (`grpc_load`, a process of its own on the same cores) counts tokens.
 """
 
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from services.cli.bench.micro import event_floors
 from tests.bench.process_cost import cpu_s
 from tests.support.data import REPOSITORY
 from tests.support.models import target_model
@@ -66,8 +67,14 @@ def stack_processes(stack: Stack) -> dict[str, int]:
 
 
 def floor(options: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.bench.grpc_floor"]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as server:
+    command = [sys.executable, "-m", event_floors.__name__, event_floors.GRPC]
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,  # it ends with that
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
         try:
             assert server.stdout is not None
             return under_load(server.stdout.readline().strip(), {"grpc": server.pid}, options)

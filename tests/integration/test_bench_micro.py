@@ -19,6 +19,7 @@ from services.cli.bench.micro.kv_load import KvLoad
 from services.cli.bench.micro.kv_paths import measure_kv_paths
 from services.cli.bench.micro.peer_process import peer_of
 from services.cli.bench.micro.stack_life import measure_stack_life
+from services.cli.bench.micro.token_events import EventLoad, measure_token_events
 from shared.bus import nats_server as nats_server_module
 from shared.errors import Unavailable
 from shared.tasks import cancel_until_done
@@ -54,6 +55,18 @@ async def test_kv_goes_over_every_path_and_stands_over_its_floors() -> None:
     floors = {row.name: row.floors for row in rows}
     assert floors["nats, scattered"] == ("raw TCP", "nats-server alone")
     assert floors["shm, neighbours"] == ("raw TCP", "memcpy")
+
+
+async def test_events_of_the_gateway_stand_over_servers_that_only_write() -> None:
+    rows = await measure_token_events(SHORT_S, EventLoad(streams=2, tokens=4))
+    floors = {
+        "the gateway, gRPC": "grpc.aio that only writes",
+        "the gateway, SSE": "aiohttp that only writes",
+    }
+    assert_whole(rows, {*floors, *floors.values()}, {"CPU µs a token"})
+    assert {row.name: row.floors for row in rows if row.floors} == {
+        name: (floor,) for name, floor in floors.items()
+    }
 
 
 async def test_a_small_stack_starts_and_a_cancel_frees_all_of_it() -> None:

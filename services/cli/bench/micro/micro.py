@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 import uvloop
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it would say that it takes no part in starting processes
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # nor should it: they become other programs at once
 
 from services.cli.bench.micro.bus_trip import measure_bus_trip
 from services.cli.bench.micro.cost_page import NOTE, cost_table, costs_as_json, library_versions
@@ -17,6 +21,7 @@ from services.cli.bench.micro.cost_rows import CostRow
 from services.cli.bench.micro.kv_paths import measure_kv_paths
 from services.cli.bench.micro.micro_options import PARTS, build_bench_micro_parser
 from services.cli.bench.micro.stack_life import measure_stack_life
+from services.cli.bench.micro.token_events import measure_token_events
 from services.cli.bench.report.machine import MachineState
 from services.cli.exit_codes import EXIT_FAILED
 from shared.errors import PenstockError, Unavailable
@@ -26,6 +31,7 @@ from shared.telemetry import logging
 MEASURES: dict[str, Callable[[float], Awaitable[list[CostRow]]]] = {
     "bus": measure_bus_trip,
     "kv": measure_kv_paths,
+    "events": measure_token_events,
     "stack": measure_stack_life,
 }
 EXIT_TERMINATED = 128 + signal.SIGTERM

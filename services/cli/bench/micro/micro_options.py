@@ -10,6 +10,7 @@ from services.cli.arguments import seconds
 PARTS = {
     "bus": "a request over the bus, over a raw TCP echo and stock nats-py",
     "kv": "KV over nats and shm, over raw TCP, nats-server alone and memcpy",
+    "events": "the gateway's CPU for a token over gRPC and over SSE, over servers that only write",
     "stack": "cold start to ready of a small stack, and a cancel until nothing is held",
 }
 DEFAULT_SECONDS = 5.0

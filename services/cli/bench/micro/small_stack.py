@@ -13,7 +13,7 @@ from pathlib import Path
 
 from services.cli.fleet.fleet_watch import BusAddress
 from services.cli.launcher_process import launcher_command
-from services.cli.stack_file import STACK_NAME, stack_address, stack_credentials, stack_instances
+from services.cli.stack_file import STACK_NAME, stack_address, stack_credentials, stack_instances, stack_pids
 from shared.bus.credentials import load_credentials
 from shared.errors import Unavailable
 from shared.text.model_source import DEMO_MODEL
@@ -22,6 +22,8 @@ START_DEADLINE_S = 120.0
 """The longest that a stack may take until it is ready."""
 STOP_DEADLINE_S = 30.0
 """The longest that a stack may take to end; then its launcher is killed, and its services end with it."""
+OTHER_FOLDER = "another TMPDIR"
+"""The advice where a folder of ours is not as it should be."""
 POLL_S = 0.005
 TAIL_BYTES = 4000
 """The last words of a stack that did not start, which are said."""
@@ -31,8 +33,8 @@ OPTIONS = (
     *("--model", str(DEMO_MODEL), "--draft", "none", "--corpus", "none"),
     *("--retriever", "0", "--speculator", "0", "--grpc-port", "0", "--http-port", "0"),
 )
-OURS = "PENSTOCK_"
-"""The beginning of variables that configure a stack: the user's own are not for this one."""
+LEFT_OUT = ("PENSTOCK_", "GRPC_")
+"""The beginnings of variables that configure a stack: those of the user and of this process are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,16 @@ class SmallStack:
 
     def address(self, edge: str) -> str:
         """Return HOST:PORT of "grpc" or "http"."""
-        return stack_address(self.state_dir, edge, "another folder for temporary files")
+        return stack_address(self.state_dir, edge, OTHER_FOLDER)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Return the processes of its instances."""
+        return stack_pids(self.state_dir, OTHER_FOLDER)
 
     def bus(self) -> BusAddress:
-        option = "another folder for temporary files"
-        credentials = load_credentials(stack_credentials(self.state_dir, option))
-        return BusAddress(self.address("nats"), credentials, stack_instances(self.state_dir, option))
+        credentials = load_credentials(stack_credentials(self.state_dir, OTHER_FOLDER))
+        return BusAddress(self.address("nats"), credentials, stack_instances(self.state_dir, OTHER_FOLDER))
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +83,7 @@ async def _launch(folder: Path) -> asyncio.subprocess.Process:
             stdout=words,
             stderr=words,
             cwd=folder,  # there is no penstock.toml
-            env={name: value for name, value in os.environ.items() if not name.startswith(OURS)},
+            env={name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)},
             start_new_session=True,  # Ctrl-C reaches this process alone, which ends that one
         )
 

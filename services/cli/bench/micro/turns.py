@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from nats.errors import Error as NatsError
 
+from services.cli.bench.targets.target import CallEnded
 from shared.errors import Unavailable
 
 TURN_DEADLINE_S = 60.0
 """The longest that one turn of one side may take."""
+SCHED_CLOCK = 2
+"""The part of a process's clock number, as clock_getcpuclockid(3) makes it, that says: by the scheduler."""
 MOST_ROUNDS = 10_000
 """The most rounds, however short they are."""
 
@@ -23,13 +25,16 @@ TurnWork = Callable[[int], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class TurnSide:
-    """`pids` are the other processes that work for it: their CPU time is its cost, too."""
+    """`pids` are the processes that work for it: their CPU time is its cost, and that of this process where
+    it works `here`, too."""
 
     work: TurnWork
     pids: tuple[int, ...] = ()
+    here: bool = True
 
     def spent_s(self) -> float:
-        return time.process_time() + sum(map(threads_cpu_s, self.pids))
+        here_s = time.process_time() if self.here else 0.0
+        return here_s + sum(map(process_cpu_s, self.pids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +69,21 @@ async def take_turns(
 
 
 async def _turn(name: str, side: TurnSide, number: int) -> TurnCost:
-    spent_s, began_s = side.spent_s(), time.perf_counter()
     try:
+        spent_s, began_s = side.spent_s(), time.perf_counter()
         async with asyncio.timeout(TURN_DEADLINE_S):
             await side.work(number)
+        wall_s = time.perf_counter() - began_s
+        return TurnCost(wall_s, side.spent_s() - spent_s)
     except TimeoutError as error:
         raise Unavailable(
             f"{name} has not finished a turn after {TURN_DEADLINE_S:g} s; is the machine overloaded?"
         ) from error
-    except (OSError, EOFError, NatsError) as error:
+    except (OSError, EOFError, NatsError, CallEnded) as error:
         raise Unavailable(f"{name} broke off: {error!r}") from error
-    wall_s = time.perf_counter() - began_s
-    return TurnCost(wall_s, side.spent_s() - spent_s)
 
 
-def threads_cpu_s(pid: int) -> float:
-    """Return what the threads that a process has now have run, to the nanosecond."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+def process_cpu_s(pid: int) -> float:
+    """Return what all threads that a process has and had have run, to the nanosecond. Raises OSError for one
+    that has ended."""
+    return time.clock_gettime(~pid << 3 | SCHED_CLOCK)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 
 import pytest
 
 from services.cli.bench.micro import turns
-from services.cli.bench.micro.turns import TurnSide, take_turns
+from services.cli.bench.micro.turns import TurnSide, process_cpu_s, take_turns
+from services.cli.bench.targets.target import CallEnded, CallOutcome
 from shared.errors import Unavailable
 
 
@@ -67,10 +71,58 @@ async def test_a_side_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) 
         await take_turns({"the slow one": TurnSide(never)}, 1.0)
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError(), asyncio.IncompleteReadError(b"", 1)])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(),
+        asyncio.IncompleteReadError(b"", 1),
+        CallEnded(CallOutcome.FAILED, "cut stream"),
+    ],
+)
 async def test_a_side_whose_peer_has_gone_is_named(error: Exception) -> None:
     async def broken(_turn: int) -> None:
         raise error
 
     with pytest.raises(Unavailable, match="the broken one broke off"):
         await take_turns({"the broken one": TurnSide(broken)}, 1.0)
+
+
+BURN = """
+import sys, threading, time
+
+def burn():
+    while time.thread_time() < 0.05:
+        pass
+
+thread = threading.Thread(target=burn)
+thread.start()
+thread.join()
+print("burned", flush=True)
+sys.stdin.read()
+"""
+"""A program whose CPU time is mostly that of a thread that has ended."""
+
+
+async def nothing(_turn: int) -> None:
+    pass
+
+
+def test_the_cpu_time_of_a_side_is_that_of_its_processes_and_of_this_one_where_it_works_here() -> None:
+    command = [sys.executable, "-I", "-c", BURN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"burned\n"
+        here_s = time.process_time()
+        other_s = TurnSide(nothing, (process.pid,), here=False).spent_s()
+        both_s = TurnSide(nothing, (process.pid,)).spent_s()
+        assert other_s >= 0.05
+        assert both_s >= other_s + here_s
+
+
+async def test_a_side_whose_process_has_ended_is_named() -> None:
+    with subprocess.Popen([sys.executable, "-I", "-c", ""]) as process:
+        process.wait()
+    with pytest.raises(OSError, match="Invalid argument"):
+        process_cpu_s(process.pid)
+    with pytest.raises(Unavailable, match="the ended one broke off"):
+        await take_turns({"the ended one": TurnSide(nothing, (process.pid,))}, 1.0)
