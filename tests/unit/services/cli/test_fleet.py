@@ -11,7 +11,7 @@ from services.cli.fleet import fleet_watch
 from services.cli.fleet.audit import Audit
 from services.cli.fleet.fleet_watch import COLLECT_POLL_S, RATE_LASTS_S, Fleet
 from services.cli.fleet.status import _shown
-from services.cli.stack_file import STACK_NAME, stack_instances
+from services.cli.stack_file import STACK_NAME, stack_instances, stack_pids
 from shared.deadline import ClockReading
 from shared.messages import AdapterReport, AuditReport, BreakerReport, CorpusReport, Heartbeat, Held
 from tests.support.heartbeats import heartbeat_with, make_heartbeat
@@ -111,6 +111,12 @@ async def test_who_says_nothing_is_not_waited_for_without_end(monkeypatch: pytes
 def test_stack_json_says_who_is_expected(tmp_path: Path, instances: object, known: set[str]) -> None:
     (tmp_path / STACK_NAME).write_text(json.dumps({"instances": instances}))
     assert stack_instances(tmp_path, "--nats-url URL") == known
+
+
+def test_stack_json_says_which_processes_its_instances_are(tmp_path: Path) -> None:
+    rows = [{"id": "decode-0", "pid": 12}, {"id": "gateway-0", "pid": "13"}, {"id": 7, "pid": 14}, 7]
+    (tmp_path / STACK_NAME).write_text(json.dumps({"instances": rows}))
+    assert stack_pids(tmp_path, "--nats-url URL") == {"decode-0": 12}
 
 
 def test_who_has_fallen_silent_is_left_out_of_a_watched_status() -> None:

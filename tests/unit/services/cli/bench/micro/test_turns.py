@@ -120,8 +120,8 @@ def test_the_cpu_time_of_a_side_is_that_of_its_processes_and_of_this_one_where_i
 
 
 async def test_a_side_whose_process_has_ended_is_named() -> None:
-    with subprocess.Popen([sys.executable, "-I", "-c", ""]) as process:
-        process.wait()
+    process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-c", "")
+    await process.wait()
     with pytest.raises(OSError, match="Invalid argument"):
         process_cpu_s(process.pid)
     with pytest.raises(Unavailable, match="the ended one broke off"):
