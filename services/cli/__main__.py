@@ -32,7 +32,7 @@ COMMANDS = {
     "index": "build the retriever's index of a folder",
     "config": "show every setting with where it came from, or check them",
     "distill": "make a draft model for a target of your own",
-    "bench": "measure the engine on this machine, or a server under load",
+    "bench": "measure the engine or each hop on this machine, or a server under load",
     "capacity": "say what instances a load needs, from a profile of what they do",
     "completion": "make your shell complete these commands",
 }
