@@ -53,6 +53,14 @@ def test_steps_as_long_as_the_batch_are_an_m_m_1_queue() -> None:
     assert batches.shares[0] == pytest.approx(0.4, rel=1e-6)
 
 
+def test_a_token_meets_those_that_an_arrival_meets_and_itself() -> None:
+    """Little's law at M/M/1: a request's own steps are 1 / (1 - rho) times as long as alone, at 0.6 2.5."""
+    curve = StepCurve(((1, 10.0), (2, 20.0)))
+    batches = batch_distribution(decode_load(1.0, slots=600, tokens=60.0), curve)
+    shares = (np.arange(20_000) + 0.5) / 20_000
+    assert float(batches.met_batches(shares).mean()) == pytest.approx(2.5, rel=1e-3)
+
+
 def test_steps_of_one_length_are_poisson_s() -> None:
     """Nobody slows anybody: M/G/infinity, the mean by Little's law."""
     load = decode_load(2.0, slots=200)

@@ -33,6 +33,14 @@ def test_one_request_alone_takes_what_its_parts_take() -> None:
     assert prediction.rates["goodput"] == pytest.approx(1e-9)
 
 
+def test_a_gateway_s_line_is_of_requests_and_tokens() -> None:
+    """Pollaczek and Khinchine: W = rate E[S^2] / (2 (1 - rho)), over a request of 3 ms and 64 tokens of 0.1."""
+    wait = predict(PROFILE, load(5.0), InstanceCounts(1, 3, 1)).stages["gateway"].wait
+    busy = 5 * (3 + 6.4) / 1e3
+    squares = 5 * (3**2 + 64 * 0.1**2) / 1e6
+    assert wait.mean_s == pytest.approx(squares / 2 / (1 - busy))
+
+
 def test_no_load_at_all_is_predicted() -> None:
     prediction = predict(PROFILE, load(0.0), InstanceCounts(), LEVELS)
     assert prediction.kept

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.cli.bench.report.service_level import ServiceLevel
@@ -31,7 +31,10 @@ def question(rate: float, *levels: str) -> CapacityQuestion:
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.floats(0.01, 60))
+@given(st.floats(0.01, 300))
+@example(150.0)
+@example(237.0)
+@example(300.0)
 def test_what_is_found_keeps_everything_and_nobody_can_be_left_out(rate: float) -> None:
     asked = question(rate)
     found = fewest_instances(asked)
