@@ -34,7 +34,7 @@ def test_one_request_alone_takes_what_its_parts_take() -> None:
 
 
 def test_a_gateway_s_line_is_of_requests_and_tokens() -> None:
-    """Pollaczek and Khinchine: W = rate E[S^2] / (2 (1 - rho)), over a request of 3 ms and 64 tokens of 0.1."""
+    """Pollaczek and Khinchine: W = rate E[S^2] / (2 (1 - rho)), of a request of 3 ms and 64 tokens of 0.1."""
     wait = predict(PROFILE, load(5.0), InstanceCounts(1, 3, 1)).stages["gateway"].wait
     busy = 5 * (3 + 6.4) / 1e3
     squares = 5 * (3**2 + 64 * 0.1**2) / 1e6
