@@ -34,7 +34,7 @@ PRINTED_OPTIONS = ("api_key_file", "tls_key", "json", "html", "rows")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`sweep` is there for several rates; `summary` is then that of the knee, and `result` its calls."""
+    """`sweep` is there for several rates; `summary` and `result` are then those of its shown step."""
 
     traits: TargetTraits
     machine: MachineState
@@ -87,7 +87,7 @@ async def _measure(
         return summarize(results[-1], told)
 
     sweep = await sweep_rates(args.sweep, step, lambda summary: summary.goodput)
-    return Measured(traits, machine, results[sweep.knee], sweep.steps[sweep.knee][1], sweep)
+    return Measured(traits, machine, results[sweep.shown], sweep.steps[sweep.shown][1], sweep)
 
 
 def _report(args: argparse.Namespace, measured: Measured) -> None:
@@ -143,7 +143,7 @@ def _described(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
     if measured.sweep is not None:
         described["sweep"] = {
             "steps": [{"rate": rate, "summary": step.as_json()} for rate, step in measured.sweep.steps],
-            "knee": measured.sweep.steps[measured.sweep.knee][0] if measured.sweep.reached else None,
+            "knee": measured.sweep.steps[measured.sweep.shown][0] if measured.sweep.reached else None,
         }
     if args.rows:
         described["calls"] = [record.as_json() for record in measured.result.records]

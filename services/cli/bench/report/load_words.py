@@ -44,8 +44,10 @@ def summary_words(summary: LoadSummary) -> str:
 
 def sweep_words(sweep: SweepResult[LoadSummary]) -> str:
     rows = [_sweep_row(rate, step) for rate, step in sweep.steps]
-    rate = sweep.steps[sweep.knee][0]
-    if sweep.reached:
+    rate = sweep.steps[sweep.shown][0]
+    if sweep.knee is None:
+        knee = f"knee: none, no call met its objectives at any rate; the figures are of {rate:.3g} requests/s"
+    elif sweep.reached:
         knee = f"knee: goodput grew up to {rate:.3g} requests/s, and no more beyond"
     else:
         knee = f"knee: not reached, goodput still grew at {rate:.3g} requests/s; sweep further"

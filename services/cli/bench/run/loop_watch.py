@@ -65,10 +65,10 @@ class LoopWatch:
             self._lags_s.append(max(0.0, self._now_s() - due_s))
 
     def load(self, send_late_s: Sequence[float]) -> GeneratorLoad:
-        spent_s = max(1e-9, self._now_s() - self._began_s)
-        return GeneratorLoad(
-            _p99_ms(send_late_s), _p99_ms(self._lags_s), (self._cpu_s() - self._began_cpu_s) / spent_s
-        )
+        """Return the load since the start; the share of a core that a time below a tick has is none."""
+        spent_s = self._now_s() - self._began_s
+        cpu_share = (self._cpu_s() - self._began_cpu_s) / spent_s if spent_s >= TICK_S else 0.0
+        return GeneratorLoad(_p99_ms(send_late_s), _p99_ms(self._lags_s), cpu_share)
 
 
 def _p99_ms(values_s: Sequence[float]) -> float:

@@ -30,11 +30,20 @@ class SweepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult(Generic[Step]):
-    """`knee`: the index of the step behind which goodput grew no more. `reached`: there were steps behind."""
+    """The measured rates in rising order.
+
+    `knee` is the index of the step behind which goodput grew no more, None where no step had any goodput.
+    `reached` says that steps behind the knee were measured.
+    """
 
     steps: list[tuple[float, Step]]
-    knee: int
+    knee: int | None
     reached: bool
+
+    @property
+    def shown(self) -> int:
+        """Return the index of the step that a report describes: the knee, without one the last."""
+        return len(self.steps) - 1 if self.knee is None else self.knee
 
 
 async def sweep_rates(
@@ -42,12 +51,13 @@ async def sweep_rates(
 ) -> SweepResult[Step]:
     """Run rate after rate, each when the one before has drained."""
     steps: list[tuple[float, Step]] = []
-    best, knee = 0.0, 0
+    best = 0.0
+    knee: int | None = None
     for index, rate in enumerate(plan.rates()):
         step = await run(rate)
         steps.append((rate, step))
         if goodput(step) > best * LEAST_GROWTH:
             best, knee = goodput(step), index
-        elif index - knee >= BEYOND_KNEE:
+        elif index - (knee or 0) >= BEYOND_KNEE:
             break
-    return SweepResult(steps, knee, reached=len(steps) - 1 > knee)
+    return SweepResult(steps, knee, reached=knee is not None and len(steps) - 1 > knee)

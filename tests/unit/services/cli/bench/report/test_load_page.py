@@ -79,6 +79,8 @@ def test_a_sweep_s_page_has_its_curves() -> None:
     assert page.count("<svg") == 4
     assert "goodput grew up to 1 requests/s, and no more beyond" in sweep_words(sweep)
     assert "sweep further" in sweep_words(SweepResult([(1.0, figures)], knee=0, reached=False))
+    nothing = SweepResult([(1.0, figures), (2.0, figures)], knee=None, reached=False)
+    assert "no call met its objectives at any rate; the figures are of 2 requests/s" in sweep_words(nothing)
 
 
 def test_a_load_of_nothing_has_a_page_too() -> None:

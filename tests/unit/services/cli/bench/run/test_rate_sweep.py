@@ -34,9 +34,9 @@ def test_one_rate_without_growth_may_be_chance() -> None:
     assert (result.knee, result.reached) == (3, False)
 
 
-def test_nothing_good_at_all_has_its_knee_at_the_beginning() -> None:
+def test_nothing_good_at_all_has_no_knee_and_shows_its_last_step() -> None:
     result = swept(SweepPlan(1.0, 8.0, 2.0), dict.fromkeys((1.0, 2.0, 4.0, 8.0), 0.0))
-    assert (len(result.steps), result.knee) == (3, 0)
+    assert (len(result.steps), result.knee, result.reached, result.shown) == (3, None, False, 2)
 
 
 @pytest.mark.parametrize("index", [0, 1])
