@@ -25,6 +25,24 @@ TRACE = [
     {"timestamp": 0, "input_length": 1200, "output_length": 100, "hash_ids": [0, 1, 2]},
     {"timestamp": 900, "input_length": 1400, "output_length": 200, "hash_ids": [0, 1, 3]},
 ]
+SESSION = {
+    "id": "one",
+    "block_size": 64,
+    "hash_id_scope": "local",
+    "requests": [
+        {"t": 0.0, "type": "s", "in": 1280, "out": 100, "hash_ids": [*range(20)], "api_time": 1.0},
+        {
+            "t": 1.1,
+            "type": "subagent",
+            "agent_id": "a",
+            "status": "completed",
+            "requests": [
+                {"t": 1.2, "type": "n", "in": 640, "out": 100, "hash_ids": [*range(90, 100)], "api_time": 0.5}
+            ],
+        },
+        {"t": 2.0, "type": "s", "in": 1600, "out": 100, "hash_ids": [*range(25)], "api_time": 1.0},
+    ],
+}
 CHATS = [{"turns": ["Once upon a time", "What then?"]}, {"prompt": "There was a"}]
 
 
@@ -32,6 +50,7 @@ CHATS = [{"turns": ["Once upon a time", "What then?"]}, {"prompt": "There was a"
 def folder(tmp_path: Path) -> Path:
     """The files that the page's commands name."""
     (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, TRACE)))
+    (tmp_path / "sessions.jsonl").write_text(json.dumps(SESSION))
     (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, CHATS)))
     (tmp_path / "prices.toml").write_text("output_per_million = 2.0\ncurrency = 'EUR'\n")
     return tmp_path

@@ -31,7 +31,7 @@ from shared.errors import InvalidRequest, PenstockError, Unavailable
 
 RATES = ("goodput", "requests_per_s", "output_tokens_per_s", "tokens_per_s_of_a_user")
 """Metrics of which more is better."""
-LATENCIES = tuple(f"{quantity}_{share}" for quantity in (*OF_CALLS, "itl") for share in SHARES)
+LATENCIES = tuple(f"{quantity}_{share}" for quantity in (*OF_CALLS, "itl", "job") for share in SHARES)
 MAX_PAIRS = 1000
 """The most pairs of rounds."""
 USUAL_ROUND_S = "10"

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from services.cli.ask.gateway_channel import call_metadata, channel_credentials, gateway_address
+from services.cli.bench.plan.agent_threads import ReplayPace
+from services.cli.bench.plan.agents import AgentSource
 from services.cli.bench.plan.arrivals import gamma_arrivals
 from services.cli.bench.plan.azure import AzureSource
 from services.cli.bench.plan.conversations import ConversationSource
@@ -19,6 +21,7 @@ from services.cli.bench.plan.mooncake import MooncakeSource
 from services.cli.bench.plan.prompt_writer import PromptWriter
 from services.cli.bench.plan.prose import Prose
 from services.cli.bench.plan.synthetic import SyntheticSource
+from services.cli.bench.plan.tracelab import TraceLabSource
 from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.client import ClientHabits
 from services.cli.bench.run.load import LoadLimits, LoadResult, LoadRun
@@ -87,7 +90,7 @@ def load_mix(args: argparse.Namespace, prose: Prose, chars_per_token: float) -> 
     sources = [
         (weight, _source(args, kind, file, writer)) for weight, kind, file in args.source or [SYNTHETIC]
     ]
-    return DialogueMix(sources, writer, conduct_shares(args))
+    return DialogueMix(sources, writer, conduct_shares(args), args.cache_bust)
 
 
 async def run_load(
@@ -154,6 +157,11 @@ def _source(args: argparse.Namespace, kind: str, file: str, writer: PromptWriter
         return MooncakeSource(Path(file), writer, args.speed)
     if kind == "azure":
         return AzureSource(Path(file), writer, args.speed)
+    pace = ReplayPace(args.longest_pause, args.speed)
+    if kind == "agents":
+        return AgentSource(Path(file), writer, pace)
+    if kind == "tracelab":
+        return TraceLabSource(Path(file), writer, pace)
     if kind == "prompts":
         return ConversationSource(Path(file), writer, args.output_tokens)
     return SyntheticSource(writer, args.input_tokens, args.output_tokens or USUAL_OUTPUT, args.shared_tokens)

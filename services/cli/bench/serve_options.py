@@ -27,7 +27,10 @@ MAX_PROCESSES = 64
 """The most processes that make one load."""
 MAX_SPEED = 10_000.0
 """The most times faster that a trace is replayed."""
-KINDS = ("synthetic", "mooncake", "azure", "prompts")
+KINDS = ("synthetic", "mooncake", "azure", "agents", "tracelab", "prompts")
+SOURCES = "synthetic, mooncake:FILE, azure:FILE, agents:FILE|DIR, tracelab:FILE or prompts:FILE"
+LONGEST_PAUSE_S = 10.0
+"""The pause that AgentX cuts those of agents to."""
 CONDUCT_HELP = {
     Conduct.CANCEL: "share of clients that cancel after AMOUNT tokens",
     Conduct.DISCONNECT: "share whose connection is cut after AMOUNT tokens",
@@ -99,7 +102,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         type=_source,
         action="append",
         metavar="[WEIGHT*]KIND[:FILE]",
-        help="synthetic, mooncake:FILE, azure:FILE or prompts:FILE; several are mixed; default synthetic",
+        help=f"{SOURCES}; several are mixed; default synthetic",
     )
     lengths = _said_by(TokenLengths.read)
     group.add_argument("--input-tokens", type=lengths, default=TokenLengths(256, 256), metavar="N")
@@ -119,6 +122,16 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--length-scale", type=_bounded(1e-6, 1e3), default=1.0, metavar="X", help="of all")
     group.add_argument("--think", type=_bounded(0.0, 1e6), default=0.0, metavar="S", help="between turns")
+    group.add_argument(
+        "--longest-pause",
+        type=_bounded(0.0, 1e6),
+        default=LONGEST_PAUSE_S,
+        metavar="S",
+        help=f"of recorded agents; default {LONGEST_PAUSE_S:g}",
+    )
+    group.add_argument(
+        "--cache-bust", action="store_true", help="no dialogue's prompts begin as another dialogue's do"
+    )
     group.add_argument("--seed", type=natural, default=0, metavar="N", help="the same load again; default 0")
     group.add_argument(
         "--text-seed", type=natural, default=0, metavar="N", help="other texts, of the same lengths"
@@ -228,7 +241,5 @@ def _source(text: str) -> tuple[float, str, str]:
     kind, _, file = (rest if star else text).partition(":")
     share = _bounded(1e-6, 1e6)(weight) if star else 1.0
     if kind not in KINDS or bool(file) != (kind != "synthetic"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no source: write synthetic, mooncake:FILE, azure:FILE or prompts:FILE"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is no source: write {SOURCES}")
     return share, kind, file

@@ -17,6 +17,8 @@ class DialogueMix:
     """Each has its weight."""
     writer: PromptWriter
     shares: Sequence[ConductShare] = ()
+    marked: bool = False
+    """Each dialogue's prompts begin with a mark of its own, so that it finds nothing of another's cached."""
 
     def endless(self) -> Iterator[Dialogue]:
         """Yield without an end and without times. Raises InvalidRequest for a source of nothing."""
@@ -33,18 +35,21 @@ class DialogueMix:
         """Yield the one trace with its times, once. Raises InvalidRequest where it is not one trace."""
         if len(self.sources) != 1 or not self.sources[0][1].has_times:
             raise InvalidRequest(
-                "a replay needs the times of one trace: pass one --source mooncake: or azure:"
+                "a replay needs the times of one trace: pass one --source mooncake:, azure: or tracelab:"
             )
         for number, dialogue in enumerate(self.sources[0][1].dialogues()):
             yield self._with_conduct(dialogue, number)
 
     def _with_conduct(self, dialogue: Dialogue, number: int) -> Dialogue:
         conduct, amount = drawn_conduct(self.shares, self.writer.random(f"conduct/{number}"))
-        turns = dialogue.turns
-        if conduct is Conduct.OVERSIZED:
-            long = replace(self.writer, length_scale=1.0).text(amount, f"oversized/{number}")
-            turns = (DialogueTurn(long, turns[0].max_tokens),)
-        return replace(dialogue, number=number, conduct=conduct, amount=amount, turns=turns)
+        dialogue = replace(dialogue, number=number, conduct=conduct, amount=amount, mark=self._mark(number))
+        if conduct is not Conduct.OVERSIZED:
+            return dialogue
+        long = replace(self.writer, length_scale=1.0).text(amount, f"oversized/{number}")
+        return replace(dialogue, turns=(DialogueTurn(long, dialogue.turns[0].max_tokens),), helpers=())
+
+    def _mark(self, number: int) -> str:
+        return f"[{self.writer.random(f'mark/{number}').getrandbits(64):016x}] " if self.marked else ""
 
 
 def _again_and_again(source: DialogueSource) -> Iterator[Dialogue]:

@@ -20,7 +20,7 @@ OF_CALLS: dict[str, Callable[[CallRecord], float]] = {
     "e2e": lambda record: record.total_s,
     "ttua": lambda record: record.ttua_s,
 }
-"""Quantities that a call has one of; `itl` has many."""
+"""Quantities that a call has one of; `itl` has many, and `job` is of several calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,22 @@ def figures_of_gaps(records: Sequence[CallRecord], seed: int) -> LatencyFigures:
         for name, share in SHARES.items()
     }
     return LatencyFigures(len(values), float(values.mean()) if len(values) else math.nan, quantiles)
+
+
+def job_figures(records: Sequence[CallRecord], warmup_s: float) -> LatencyFigures:
+    """Return those of jobs: dialogues of several calls, from the first until all of them have finished.
+
+    One that began in the warm-up does not count.
+    """
+    jobs: dict[int, list[CallRecord]] = {}
+    for record in records:
+        jobs.setdefault(record.number, []).append(record)
+    spans = (
+        (min(record.intended_s for record in calls), max(record.ended_s for record in calls))
+        for calls in jobs.values()
+        if len(calls) > 1 and all(record.finished for record in calls)
+    )
+    return figures_of(ended_s - began_s for began_s, ended_s in spans if began_s >= warmup_s)
 
 
 def all_figures(records: Sequence[CallRecord], seed: int) -> dict[str, LatencyFigures]:

@@ -8,7 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from services.cli.bench.plan.conduct import Conduct
-from services.cli.bench.report.latency_figures import LatencyFigures, all_figures, figures_of, known
+from services.cli.bench.report.latency_figures import (
+    LatencyFigures,
+    all_figures,
+    figures_of,
+    job_figures,
+    known,
+)
 from services.cli.bench.report.prices import Cost, Prices
 from services.cli.bench.report.service_level import LevelVerdict, ServiceLevel, is_good, judge
 from services.cli.bench.run.call_record import CallRecord
@@ -100,7 +106,8 @@ def summarize(result: LoadResult, settings: SummarySettings) -> LoadSummary:
     seconds = max((record.ended_s for record in counted), default=settings.warmup_s)
     seconds = max(1e-9, seconds - min((record.intended_s for record in counted), default=0.0))
     rates = _rates(counted, well, settings.levels, seconds)
-    latencies = all_figures(finished, settings.seed)
+    jobs = job_figures([r for r in result.records if r.conduct is Conduct.WELL], settings.warmup_s)
+    latencies = all_figures(finished, settings.seed) | {"job": jobs}
     return LoadSummary(
         seconds=seconds,
         calls=len(counted),

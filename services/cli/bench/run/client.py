@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from services.cli.bench.plan.conduct import Conduct
-from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn
+from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn, Helper
 from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.useful_answer import UsefulMarker, UsefulWatch
 from services.cli.bench.targets.target import (
@@ -24,6 +24,8 @@ GIVE_UP_S = 0.02
 HURRIED_SLACK_S = 10.0
 """A server may be so much later than a deadline that it was told."""
 LEAVING = (Conduct.CANCEL, Conduct.DISCONNECT, Conduct.STALL)
+Messages = tuple[tuple[str, str], ...]
+"""Roles and texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +55,44 @@ class BenchClient:
         self._ended = ended
 
     async def run(self, dialogue: Dialogue) -> None:
-        """Ask turn by turn, until one of them does not finish."""
-        messages = (("system", dialogue.system),) if dialogue.system else ()
+        """Ask turn by turn, until one of them does not finish; return when its helpers have ended, too."""
         intended_s = self._now_s() if dialogue.at_s is None else dialogue.at_s
-        for number, turn in enumerate(dialogue.turns):
-            messages = (*messages, ("user", turn.text))
-            record = self._record(dialogue, number, turn, intended_s, sum(len(text) for _, text in messages))
-            answer = await self._ask(dialogue, turn, messages, record)
-            self._ended(record)
-            if not record.finished:
-                return
-            messages = (*messages, ("assistant", answer))
-            if number + 1 < len(dialogue.turns):
-                intended_s = self._now_s() + self._habits.think_s
-                await asyncio.sleep(self._habits.think_s)
+        await self._run(dialogue, dialogue, intended_s)
+
+    async def _run(self, dialogue: Dialogue, thread: Dialogue | Helper, intended_s: float) -> None:
+        messages: Messages = (("system", dialogue.system),) if dialogue.system else ()
+        async with asyncio.TaskGroup() as group:
+            awaited: dict[int | None, list[asyncio.Task[None]]] = {}
+
+            def begin_helpers(after: int) -> None:
+                for helper in thread.helpers:
+                    if helper.after == after:
+                        task = group.create_task(self._help(dialogue, helper))
+                        awaited.setdefault(helper.before, []).append(task)
+
+            begin_helpers(-1)
+            for number, turn in enumerate(thread.turns):
+                if number:
+                    await asyncio.gather(*awaited.pop(number, ()))
+                    pause_s = self._habits.think_s if turn.pause_s is None else turn.pause_s
+                    intended_s = self._now_s() + pause_s
+                    await asyncio.sleep(pause_s)
+                messages = _prompt(dialogue, turn, messages)
+                record = self._record(dialogue, number, turn, intended_s, messages)
+                answer = await self._ask(dialogue, turn, messages, record)
+                self._ended(record)
+                if not record.finished:
+                    return
+                messages = (*messages, ("assistant", answer))
+                begin_helpers(number)
+
+    async def _help(self, dialogue: Dialogue, helper: Helper) -> None:
+        intended_s = self._now_s() + helper.begins_s
+        await asyncio.sleep(helper.begins_s)
+        await self._run(dialogue, helper, intended_s)
 
     def _record(
-        self, dialogue: Dialogue, number: int, turn: DialogueTurn, intended_s: float, chars: int
+        self, dialogue: Dialogue, number: int, turn: DialogueTurn, intended_s: float, messages: Messages
     ) -> CallRecord:
         return CallRecord(
             number=dialogue.number,
@@ -80,14 +103,14 @@ class BenchClient:
             intended_s=intended_s,
             sent_s=self._now_s(),
             max_tokens=turn.max_tokens,
-            chars=chars,
+            chars=sum(len(text) for _, text in messages),
         )
 
     async def _ask(
         self,
         dialogue: Dialogue,
         turn: DialogueTurn,
-        messages: tuple[tuple[str, str], ...],
+        messages: Messages,
         record: CallRecord,
     ) -> str:
         """Return the answer; what became of the call is in the record."""
@@ -155,3 +178,11 @@ class BenchClient:
         if dialogue.conduct is Conduct.STALL:
             await asyncio.sleep(self._habits.stall_s)
         record.outcome, record.kind = CallOutcome.GAVE_UP, dialogue.conduct.value
+
+
+def _prompt(dialogue: Dialogue, turn: DialogueTurn, said: Messages) -> Messages:
+    """Return what a turn sends: itself behind what was said, or alone; with the dialogue's mark in front."""
+    if turn.whole:
+        return (("user", dialogue.mark + turn.text),)
+    begins = dialogue.mark if not any(role == "user" for role, _ in said) else ""
+    return (*said, ("user", begins + turn.text))

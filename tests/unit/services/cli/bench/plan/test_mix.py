@@ -141,3 +141,11 @@ def test_arrivals_have_their_rate_and_variation(variation: float) -> None:
     assert mean == pytest.approx(0.25, rel=0.05)
     deviation = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
     assert deviation / mean == pytest.approx(variation, abs=0.07 * max(1.0, variation))
+
+
+def test_a_mark_is_a_dialogue_s_own_and_the_same_again() -> None:
+    sources = ((1.0, SyntheticSource(writer(), ONE, ONE)),)
+    marks = [each.mark for each in islice(DialogueMix(sources, writer(), marked=True).endless(), 20)]
+    assert len(set(marks)) == 20
+    assert marks == [each.mark for each in islice(DialogueMix(sources, writer(), marked=True).endless(), 20)]
+    assert next(DialogueMix(sources, writer()).endless()).mark == ""

@@ -76,6 +76,21 @@ def test_goodput_counts_calls_that_keep_every_objective() -> None:
     assert [verdict.kept for verdict in summary.verdicts] == [False, True, False]
 
 
+def test_a_job_is_a_dialogue_of_several_calls_that_all_finished_behind_the_warm_up() -> None:
+    records = [
+        *(call_record(0, at_s=at_s) for at_s in (0.0, 5.0)),
+        *(call_record(1, at_s=at_s, ttft_s=0.5, gaps_s=()) for at_s in (3.0, 6.0)),
+        call_record(2, at_s=4.0),
+        *(call_record(3, at_s=5.0, outcome=outcome) for outcome in (CallOutcome.FINISHED, CallOutcome.SHED)),
+    ]
+    settings = SummarySettings(2.0, 4.0, [ServiceLevel.read(f"job_p50<{limit}s") for limit in (3.4, 3.6)])
+    summary = summarize(LoadResult(records, QUIET), settings)
+    assert summary.latencies["job"].count == 1
+    assert summary.latencies["job"].mean == pytest.approx(3500)
+    assert [verdict.kept for verdict in summary.verdicts] == [False, True]
+    assert summary.goodput * summary.seconds == pytest.approx(5)
+
+
 def test_rates_count_from_the_first_send_to_the_last_end() -> None:
     records = [call_record(n, at_s=float(n), ttft_s=0.5, gaps_s=(0.5,)) for n in range(10)]
     summary = summarize(LoadResult(records, QUIET), SummarySettings(warmup_s=2.0, chars_per_token=4.0))

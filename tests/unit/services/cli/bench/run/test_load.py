@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from services.cli.bench.plan.conduct import Conduct
-from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn
+from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn, Helper
+from services.cli.bench.report.latency_figures import job_figures
 from services.cli.bench.run import load as load_module
 from services.cli.bench.run.client import HURRIED_SLACK_S, ClientHabits
 from services.cli.bench.run.load import LoadLimits, LoadResult, LoadRun
@@ -164,6 +165,38 @@ def test_a_turn_waits_for_the_answer_before_and_says_it_again() -> None:
     first, second = result.records
     assert second.intended_s == pytest.approx(5.0, abs=EXACT)
     assert (first.turn, second.turn, second.ttft_s) == pytest.approx((0, 1, 1.0), abs=EXACT)
+
+
+def test_a_turn_waits_for_the_helper_that_it_needs_and_for_no_other() -> None:
+    """The agent's first answer is there after 1 s; helpers take 2 s each, the second begins 5 s later."""
+
+    def says(text: str, pause_s: float = 0.0) -> DialogueTurn:
+        return DialogueTurn(lambda: text, 16, whole=True, pause_s=pause_s)
+
+    needed = Helper((says("helper"), says("helper again", 1.0)), after=0, begins_s=0.5, before=1)
+    background = Helper((says("background"),), after=0, begins_s=5.0, before=None)
+    agent = Dialogue(
+        (says("begin"), says("end", 0.25)), "test", at_s=0.0, helpers=(needed, background), mark="[1] "
+    )
+
+    def answer(asked: Asked) -> Scripted:
+        main = asked.body["messages"][-1]["content"] in ("[1] begin", "[1] end")
+        return told_story(2, first_s=0.5 if main else 1.0, gap_s=0.5 if main else 1.0)
+
+    result, server = run(answer, opened([agent]))
+    assert [asked.body["messages"] for asked in server.asked] == [
+        [{"role": "user", "content": f"[1] {text}"}]
+        for text in ("begin", "helper", "helper again", "background", "end")
+    ]
+    assert [asked.at_s for asked in server.asked] == pytest.approx([0.0, 1.5, 4.5, 6.0, 6.75], abs=EXACT)
+    assert job_figures(result.records, 0.0).quantiles["p50"].value == pytest.approx(8000, abs=1)
+
+
+def test_helpers_of_a_turn_that_does_not_finish_do_not_begin() -> None:
+    helper = Helper((DialogueTurn("help", 16),), after=0, begins_s=0.0, before=1)
+    agent = Dialogue((DialogueTurn("a", 16), DialogueTurn("b", 16)), "test", at_s=0.0, helpers=(helper,))
+    _, server = run(lambda _: Scripted(status=500, body={}), opened([agent]))
+    assert len(server.asked) == 1
 
 
 def test_a_dialogue_ends_with_a_turn_that_does_not_finish() -> None:
