@@ -17,6 +17,7 @@ from shared.engine.memory.kv_pool import KvPool
 from shared.engine.native.library import library
 from tests.support.data import data_dir
 from tests.support.engine_families import BASE_FIELDS, SHAPES, Shape
+from tests.support.made_once import MadeOnce
 
 BACKENDS = ("torch", "native") if library() is not None else ("torch",)
 """The backends that compute on this CPU."""
@@ -37,6 +38,8 @@ FANCY = SamplingParams(
     stop_token_ids=(7,),
 )
 
+MADE = MadeOnce("checkpoints")
+
 torch.set_num_threads(1)
 
 
@@ -55,10 +58,25 @@ def save_random_model(
     save_options: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Path:
-    """A checkpoint with random weights large enough that logits differ clearly; `fields` over BASE_FIELDS."""
-    torch.manual_seed(seed)
-    config = config_class(**{**BASE_FIELDS, **fields})
-    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
+    """A checkpoint with random weights large enough that logits differ clearly; `fields` over BASE_FIELDS.
+
+    It is a copy: the same is made once for all tests.
+    """
+    asked = {**BASE_FIELDS, **fields}
+    options = save_options or {}
+    name = repr((config_class.__qualname__, seed, dtype, sorted(options.items()), sorted(asked.items())))
+
+    def make(made: Path) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            random_model(config_class(**asked), dtype).save_pretrained(made, **options)
+
+    MADE.copy(name, folder, make)
+    return folder
+
+
+def random_model(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # A sink then takes about as much as twenty keys.
@@ -69,8 +87,7 @@ def save_random_model(
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
-    model.save_pretrained(folder, **save_options or {})
-    return folder
+    return model
 
 
 def save_shape(folder: Path, shape: Shape, dtype: torch.dtype = torch.float32) -> Path:

@@ -42,12 +42,17 @@ def _rounded_rows(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
     if not isinstance(linear, QuantLinear):
         return rows.to(linear.weight.dtype).double()
     codes, units = quantize_rows(rows, linear.bits, linear.group)
-    group = torch.arange(rows.shape[1]) // linear.group
-    return codes.double().mul_(units.double()[:, group])
+    return codes.double().mul_(_of_columns(units, linear))
 
 
 def exact_weight(linear: QuantLinear) -> torch.Tensor:
     """float64 [out, in]: what the codes stand for."""
-    group = torch.arange(linear.codes.shape[1]) // linear.group
-    weight = (linear.codes.double() - linear.zeros.double()[:, group]) * linear.scales.double()[:, group]
-    return weight if linear.minima is None else weight + linear.minima.double()[:, group]
+    weight = linear.codes.double().sub_(_of_columns(linear.zeros, linear))
+    weight.mul_(_of_columns(linear.scales, linear))
+    return weight if linear.minima is None else weight.add_(_of_columns(linear.minima, linear))
+
+
+def _of_columns(of_groups: torch.Tensor, linear: QuantLinear) -> torch.Tensor:
+    """float64 [N, in]: each column has the number of its group."""
+    repeated = of_groups.double()[:, :, None].expand(-1, -1, linear.group)
+    return repeated.flatten(1)[:, : linear.codes.shape[1]]

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 SHARED_CLASS_NAMES: dict[str, str] = {}
@@ -29,10 +31,17 @@ FRAGMENT = re.compile(
 """First words of a relative clause or a remark: a sentence begins with its subject or with what is done."""
 
 
-def modules(*tops: str) -> Iterator[tuple[str, ast.Module]]:
-    for top in tops:
-        for path in sorted((REPOSITORY / top).rglob("*.py")):
-            yield path.relative_to(REPOSITORY).as_posix(), ast.parse(path.read_text())
+Modules = list[tuple[str, ast.Module]]
+
+
+def modules(*tops: str) -> Modules:
+    paths = [path for top in tops for path in sorted((REPOSITORY / top).rglob("*.py"))]
+    return [(path.relative_to(REPOSITORY).as_posix(), ast.parse(path.read_text())) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def ours() -> Modules:
+    return modules("services", "shared")
 
 
 def docstrings(module: ast.Module) -> Iterator[tuple[str, str]]:
@@ -66,30 +75,30 @@ def functions(module: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-def defined_twice(names_of: Callable[[ast.Module], Iterator[str]]) -> dict[str, list[str]]:
+def defined_twice(modules: Modules, names_of: Callable[[ast.Module], Iterator[str]]) -> dict[str, list[str]]:
     places: defaultdict[str, list[str]] = defaultdict(list)
-    for path, module in modules("services", "shared"):
+    for path, module in modules:
         for name in names_of(module):
             places[name].append(path)
     return {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
-def test_no_class_name_has_two_meanings() -> None:
-    twice = {name: paths for name, paths in defined_twice(classes).items() if len(name) > 1}
+def test_no_class_name_has_two_meanings(ours: Modules) -> None:
+    twice = {name: paths for name, paths in defined_twice(ours, classes).items() if len(name) > 1}
     assert {name: paths for name, paths in twice.items() if name not in SHARED_CLASS_NAMES} == {}
     assert set(SHARED_CLASS_NAMES) <= set(twice), "an exception that is none any more"
 
 
-def test_no_public_function_name_has_two_meanings() -> None:
-    twice = defined_twice(functions)
+def test_no_public_function_name_has_two_meanings(ours: Modules) -> None:
+    twice = defined_twice(ours, functions)
     assert {name: paths for name, paths in twice.items() if name not in SHARED_FUNCTION_NAMES} == {}
     assert set(SHARED_FUNCTION_NAMES) <= set(twice), "an exception that is none any more"
 
 
-def test_no_docstring_begins_with_a_fragment() -> None:
+def test_no_docstring_begins_with_a_fragment(ours: Modules) -> None:
     assert [
         f"{path}: {name}: {line}"
-        for path, module in modules("services", "shared", "protos")
+        for path, module in [*ours, *modules("protos")]
         for name, line in docstrings(module)
         if FRAGMENT.match(line)
     ] == []

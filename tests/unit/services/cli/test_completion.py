@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
+@cache
 def script(shell: str) -> str:
     return subprocess.run(
         [sys.executable, "-m", "services.cli", "completion", shell],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -22,6 +23,7 @@ COLUMNAR = (messages.Tokens, messages.Text, messages.DraftCommit, messages.Draft
 TYPES = sorted(codec.MESSAGE_TYPES.values(), key=lambda cls: cls.__name__)
 
 
+@cache
 def values_of(hint: Any, rows: int | None = None) -> st.SearchStrategy[Any]:
     """Values of an annotation; the columns of one columnar message have `rows` entries each."""
     scalars: dict[Any, st.SearchStrategy[Any]] = {
@@ -45,18 +47,23 @@ def values_of(hint: Any, rows: int | None = None) -> st.SearchStrategy[Any]:
     return st.lists(values_of(args[0]), min_size=minimum or 0, max_size=maximum).map(tuple)
 
 
-@st.composite
-def message_of(draw: st.DrawFn, cls: type[Any]) -> Any:
-    rows = draw(st.integers(0, 3)) if cls in COLUMNAR else None
+@cache
+def message_of(cls: type[Any], rows: int | None = None) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
-    return cls(**{name: draw(values_of(hint, rows)) for name, hint in hints.items()})
+    return st.builds(cls, **{name: values_of(hint, rows) for name, hint in hints.items()})
+
+
+def messages_of(cls: type[Any]) -> st.SearchStrategy[Any]:
+    if cls not in COLUMNAR:
+        return message_of(cls)
+    return st.integers(0, 3).flatmap(lambda rows: message_of(cls, rows))
 
 
 @pytest.mark.parametrize("cls", TYPES)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_every_message_survives_the_wire(cls: type[Any], data: st.DataObject) -> None:
-    message = data.draw(message_of(cls))
+    message = data.draw(messages_of(cls))
     envelope = Envelope("gw-0.abc", 3, 1_700_000_000_000_000, "gw-0", "00-trace", tenant="1f")
     got_envelope, got = codec.decode(codec.encode(message, envelope), reply="_INBOX.x")
     assert got == message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,14 +79,25 @@ def module_file(name: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def imported(path: Path) -> Iterator[Path]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        names: list[str] = []
+@cache
+def read(path: Path) -> tuple[list[Path], set[str]]:
+    """What a module imports of ours, and the names in the metrics module of what it counts."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    names: list[str] = []
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        yield from filter(None, (module_file(name) for name in names))
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    counts = {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "metrics"
+        and node.attr.isupper()
+    }
+    return list(filter(None, map(module_file, names))), counts
 
 
 def counted(role: str) -> set[str]:
@@ -97,15 +109,9 @@ def counted(role: str) -> set[str]:
         if path in seen or path == HOME:
             continue
         seen.add(path)
-        waiting.extend(imported(path))
-        found |= {
-            node.attr
-            for node in ast.walk(ast.parse(path.read_text("utf-8")))
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "metrics"
-            and node.attr.isupper()
-        }
+        imports, counts = read(path)
+        waiting.extend(imports)
+        found |= counts
     return found
 
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import subprocess
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ import pytest
 
 from services.cli.__main__ import main
 from services.cli.bench.engine import COLUMNS
+from shared.engine.measuring import benchmark
 from tests.support.models import target_model
 from tests.support.patched import ROUGH_LIMITS, patched
 
@@ -23,6 +28,10 @@ PROMISED = (
     "peak_rss_mb",
 )
 QUICK = ("--prompt-tokens", "24", "--output-tokens", "6", "--repeats", "1", "--threads", "1")
+
+
+HERE = pytest.mark.usefixtures("measured_here")
+"""Of what is measured: a process of its own, which takes longest to start, is for a few tests to see."""
 
 
 def bench(*argv: str) -> int:
@@ -43,6 +52,22 @@ def rough_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         return run([*python, *patched(benchmark, ROUGH_LIMITS)], **options)
 
     monkeypatch.setattr(subprocess, "run", run_rough)
+
+
+@pytest.fixture
+def measured_here(rough_limits: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ROUGH_LIMITS.items():
+        module, _, constant = name.partition(":")
+        monkeypatch.setattr(importlib.import_module(module), constant, value)
+
+    def run_here(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert command[-1] == benchmark.__name__
+        with monkeypatch.context() as patch, redirect_stdout(io.StringIO()) as out:
+            patch.setattr(sys, "stdin", io.StringIO(options["input"]))
+            code = benchmark.main()
+        return subprocess.CompletedProcess(command, code, out.getvalue())
+
+    monkeypatch.setattr(subprocess, "run", run_here)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +107,7 @@ def test_a_model_that_does_not_exist_is_one_sentence_and_exit_code_2(
     assert "does not exist; give a Hugging Face model directory" in err
 
 
+@HERE
 def test_a_prompt_longer_than_the_model_is_one_sentence_and_exit_code_2(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +117,7 @@ def test_a_prompt_longer_than_the_model_is_one_sentence_and_exit_code_2(
     assert "do not fit the model's 512 positions; ask for fewer" in err
 
 
+@HERE
 def test_an_engine_that_cannot_be_is_one_sentence_and_exit_code_2(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +139,7 @@ def test_json_has_a_row_for_each_batch_with_every_promised_figure(
         assert row["peak_rss_mb"] > row["weight_mb"] > 0
 
 
+@HERE
 def test_every_option_reaches_the_engine(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--dtype", "float32", "--quant", "none", "--kv-dtype", "auto", "--backend", "torch"]
     options += ["--device", "cpu", "--deterministic", "--max-batch-tokens", "16"]
@@ -129,6 +157,7 @@ def test_every_option_reaches_the_engine(model: Path, capsys: pytest.CaptureFixt
     }
 
 
+@HERE
 def test_without_json_it_prints_a_table_and_how_it_was_measured(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

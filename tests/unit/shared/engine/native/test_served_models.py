@@ -45,12 +45,20 @@ def exact_logits(name: str, folder: Path, run: ServedRun) -> Tensor:
     return _exact[name]
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {
+        name: save_served(tmp_path_factory.mktemp("served"), SERVED[name].config(vocab=VOCAB))
+        for name in SMALLEST
+    }
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SMALLEST)
 def test_invariant_5_a_served_checkpoint_is_right_in_every_number_of_rows(
-    name: str, kind: str, tmp_path: Path
+    name: str, kind: str, folders: dict[str, Path]
 ) -> None:
-    folder = save_served(tmp_path, SERVED[name].config(vocab=VOCAB))
+    folder = folders[name]
     engine = served_engine(folder, backend="native", threads=2, **STORED_AS[kind])
     run = ServedRun.of(engine, VOCAB)
     logits = assert_every_number_of_rows_is_the_same(run)

@@ -42,11 +42,12 @@ def oracle(texts: list[str]) -> torch.Tensor:
     config = BertConfig.from_pretrained(folder)
     model = BertModel.from_pretrained(folder, config=config, add_pooling_layer=False)
     model.train(mode=False)
-    encoded = tokenizer(texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+    vectors = []
     with torch.inference_mode():
-        hidden = model(**encoded).last_hidden_state
-    mask = encoded["attention_mask"].unsqueeze(-1)
-    return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+        for text in texts:  # each alone: beside the longest, all would be as long
+            encoded = tokenizer(text, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+            vectors.append(model(**encoded).last_hidden_state[0].mean(0))
+    return torch.nn.functional.normalize(torch.stack(vectors), dim=-1)
 
 
 def test_vectors_are_those_of_transformers(embedder: Embedder) -> None:

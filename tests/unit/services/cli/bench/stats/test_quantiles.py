@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -43,8 +44,9 @@ def test_a_rank_is_not_one_too_high_for_want_of_digits() -> None:
 
 def exact_ranks(count: int, share: Fraction, doubt: Fraction) -> tuple[int, int]:
     masses = [math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(count + 1)]
-    low = max(rank for rank in range(count + 1) if sum(masses[:rank]) <= doubt)
-    high = min(rank for rank in range(1, count + 2) if sum(masses[rank:]) <= doubt)
+    below = list(accumulate(masses, initial=Fraction(0)))  # below[rank]: the mass of all ranks before it
+    low = max(rank for rank in range(count + 1) if below[rank] <= doubt)
+    high = min(rank for rank in range(1, count + 2) if below[-1] - below[rank] <= doubt)
     return low, high
 
 
