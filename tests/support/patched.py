@@ -12,6 +12,11 @@ import json
 import runpy
 import sys
 from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 IMPATIENT = {"shared.bus.connection:FIRST_CONNECT_S": 0.3}
 """Gives up on a nats-server that is not there."""
@@ -30,14 +35,25 @@ def patched(program: str, constants: Mapping[str, float]) -> tuple[str, ...]:
     return ("tests.support.patched", *settings, program)
 
 
+def patch_here(patch: pytest.MonkeyPatch, constants: Mapping[str, float]) -> None:
+    """The same in this process."""
+    for name, value in constants.items():
+        holder, constant = _place(name)
+        patch.setattr(holder, constant, value)
+
+
+def _place(name: str) -> tuple[ModuleType, str]:
+    module, _, constant = name.partition(":")
+    holder = importlib.import_module(module)
+    assert hasattr(holder, constant), name
+    return holder, constant
+
+
 def main() -> None:
     arguments = sys.argv[1:]
     while "=" in arguments[0]:
         name, _, value = arguments.pop(0).partition("=")
-        module, _, constant = name.partition(":")
-        holder = importlib.import_module(module)
-        assert hasattr(holder, constant), name
-        setattr(holder, constant, json.loads(value))
+        setattr(*_place(name), json.loads(value))
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, quantize_rows
 
 QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima"]
 FORMATS = ["float32", "bfloat16", *QUANTIZED]
+ROUNDING = [["float32"], ["bfloat16"], ["int8", "int8 with minima"], ["int4", "int4 with minima"]]
+"""Those of FORMATS, together where rows are rounded alike."""
 ROWS_AT_ONCE = 64
 """The rows whose numbers in double stay in a cache."""
 
@@ -31,10 +35,23 @@ def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: 
 
 def exact_product(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
     """float32 [T, out], computed in double; rows are rounded before as the matrix' form has it."""
-    weight = exact_weight(linear) if isinstance(linear, QuantLinear) else linear.weight.double()
+    return exact_products([linear], rows)[0]
+
+
+def exact_products(linears: Sequence[Linear], rows: torch.Tensor) -> list[torch.Tensor]:
+    """The products of several matrices, all of which have the rows rounded alike."""
+    weight = torch.cat([_exact(linear) for linear in linears])
     parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
-    product = torch.cat([_rounded_rows(linear, part) @ weight.T for part in parts])
-    return (product if linear.bias is None else product + linear.bias.double()).float()
+    product = torch.cat([_rounded_rows(linears[0], part) @ weight.T for part in parts])
+    products = product.split([linear.shape[0] for linear in linears], dim=1)
+    return [
+        (each if linear.bias is None else each + linear.bias.double()).float()
+        for linear, each in zip(linears, products, strict=True)
+    ]
+
+
+def _exact(linear: Linear) -> torch.Tensor:
+    return exact_weight(linear) if isinstance(linear, QuantLinear) else linear.weight.double()
 
 
 def _rounded_rows(linear: Linear, rows: torch.Tensor) -> torch.Tensor:

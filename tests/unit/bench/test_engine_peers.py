@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from shared.engine import LLM
+from tests.bench import bench_engine
 from tests.bench.bench_engine_contenders import KINDS, Column, Contender, ContenderError, Kind
 from tests.bench.bench_engine_table import Series, markdown
 from tests.bench.make_model import SHAPES, make_model, random_tensors, tensor_shapes
-from tests.support.data import REPOSITORY
 from tests.support.models import TINY_TEXT
-from tests.support.patched import ROUGH_LIMITS, patched
+from tests.support.patched import ROUGH_LIMITS, patch_here
 
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 128}
 COLUMN = Column(batch=2, prompt_tokens=5, steps=3)
@@ -77,7 +77,9 @@ def test_an_engine_that_ends_before_it_answers_is_an_error_that_names_its_log(tm
     assert "does not exist" in log.read_text()
 
 
-def test_the_benchmark_prints_a_table_and_keeps_every_reading(model: Path, tmp_path: Path) -> None:
+def test_the_benchmark_prints_a_table_and_keeps_every_reading(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "l100m").symlink_to(model)
     readings = tmp_path / "readings.json"
     options = [
@@ -91,14 +93,18 @@ def test_the_benchmark_prints_a_table_and_keeps_every_reading(model: Path, tmp_p
         str(readings),
     ]
     sizes = ["--prefill", "8", "--decode", "2", "--prompt-tokens", "4", "--steps", "2", "--rounds", "2"]
-    program = patched("tests.bench.bench_engine", ROUGH_LIMITS)
-    command = [sys.executable, "-m", *program, *options, *sizes, "--threads", "1"]
-    done = subprocess.run(
-        [*command, "--logs", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    patch_here(monkeypatch, ROUGH_LIMITS)
+    monkeypatch.setattr(
+        sys, "argv", ["bench_engine", *options, *sizes, "--threads", "1", "--logs", str(tmp_path)]
     )
-    assert done.returncode == 0, done.stderr
-    assert "| penstock-bf16 | " in done.stdout
-    assert "limits in this run" in done.stdout.lower()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        bench_engine.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    shown = capsys.readouterr().out
+    assert "| penstock-bf16 | " in shown
+    assert "limits in this run" in shown.lower()
     (series,) = json.loads(readings.read_text())["shapes"]["l100m"]
     assert {name: len(rates) for name, rates in series["rates"].items()} == {"prefill 8": 2, "decode b2": 2}
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import subprocess
@@ -15,7 +14,7 @@ from services.cli.__main__ import main
 from services.cli.bench.engine import COLUMNS
 from shared.engine.measuring import benchmark
 from tests.support.models import target_model
-from tests.support.patched import ROUGH_LIMITS, patched
+from tests.support.patched import ROUGH_LIMITS, patch_here, patched
 
 PROMISED = (
     "batch",
@@ -56,9 +55,7 @@ def rough_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def measured_here(rough_limits: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ROUGH_LIMITS.items():
-        module, _, constant = name.partition(":")
-        monkeypatch.setattr(importlib.import_module(module), constant, value)
+    patch_here(monkeypatch, ROUGH_LIMITS)
 
     def run_here(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         assert command[-1] == benchmark.__name__

@@ -16,7 +16,7 @@ from shared.engine.loading.linear import QuantLinear
 from shared.engine.native.library import library
 from shared.engine.native.linear import NativeLinear
 from tests.support.poisoned_product import poisoned_product
-from tests.support.random_linear import FORMATS, exact_product, exact_weight, random_linear
+from tests.support.random_linear import ROUNDING, exact_product, exact_products, exact_weight, random_linear
 from tests.support.served_shapes import INPUT_WIDTHS, ROW_COUNTS, VOCABULARIES
 
 NUM_OUT = 98  # three panels and a part of one
@@ -56,9 +56,10 @@ def assert_rows_are_right(kind: str, linear: NativeLinear, rows: Tensor, right: 
 @pytest.mark.parametrize("width", INPUT_WIDTHS)
 def test_invariant_5_rows_of_every_served_width_are_right(kernels: ctypes.CDLL, width: int) -> None:
     rows = rows_of(width)
-    for kind in FORMATS:
-        linear = random_linear(kind, NUM_OUT, width)
-        assert_rows_are_right(kind, NativeLinear.pack(kernels, linear), rows, exact_product(linear, rows))
+    for kinds in ROUNDING:
+        linears = [random_linear(kind, NUM_OUT, width) for kind in kinds]
+        for kind, linear, right in zip(kinds, linears, exact_products(linears, rows), strict=True):
+            assert_rows_are_right(kind, NativeLinear.pack(kernels, linear), rows, right)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])

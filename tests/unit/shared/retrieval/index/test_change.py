@@ -6,17 +6,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.retrieval.documents.document import Document
-from shared.retrieval.documents.document_jobs import read_document, unpacked_document
-from shared.retrieval.documents.document_reader import DocumentReader
 from shared.retrieval.documents.seen_files import SETTLED_NS
 from shared.retrieval.index import nearest
 from shared.retrieval.index.build import Built, build_index
@@ -24,6 +19,7 @@ from shared.retrieval.index.manifest import FILE_NAMES
 from shared.retrieval.index.nearest import HNSW, IVF_PQ
 from tests.support.hashed_vectors import HashedVectors
 from tests.support.killed import killed_at
+from tests.support.read_here import read_documents_here
 
 WORDS = ("gate", "port", "soup", "Öfen", "水門の鍵", "dam", "the", "of")
 
@@ -39,11 +35,6 @@ def nobody(_holder: int) -> None:
 def built(corpus: Path, state: Path, embedder: HashedVectors | None = None) -> Built:
     vectors = (embedder or HashedVectors()).as_embedder()
     return build_index(str(corpus), state, vectors, lambda *_: None, waiting=nobody, clock_ns=later_ns)
-
-
-def read_here(_reader: DocumentReader, path: Path, name: str, _look: Callable[[], None]) -> Document:
-    """As a process of documents does, which would be started for each of many indexes."""
-    return unpacked_document(name, read_document(msgpack.packb([os.fsencode(path.absolute()), name])))
 
 
 def modes_of(folder: Path) -> dict[str, set[int]]:
@@ -121,7 +112,7 @@ def test_random_edits_lead_to_the_index_that_is_built_from_nothing(
     rounds: list[list[tuple[str, str, str]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as work, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DocumentReader, "read", read_here)
+        read_documents_here(patch)
         corpus = Path(work, "corpus")
         corpus.mkdir()
         write(corpus / "z.md", "The last gate.")
@@ -182,7 +173,7 @@ def test_what_finds_vectors_follows_changes(
 def test_whoever_is_killed_before_any_durable_step_leaves_an_index_that_the_next_one_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DocumentReader, "read", read_here)
+    read_documents_here(monkeypatch)
     corpus, state = tmp_path / "corpus", tmp_path / "state"
     corpus.mkdir()
     for number in range(4):

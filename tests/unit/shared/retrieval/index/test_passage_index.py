@@ -21,6 +21,7 @@ from shared.retrieval.index import build
 from shared.retrieval.index.build import Built, build_index, index_folder
 from shared.retrieval.index.manifest import FORMAT, read_pointer
 from shared.retrieval.index.unfinished import UNFINISHED_NAME
+from tests.support.read_here import read_documents_here
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,11 @@ def corpus(tmp_path: Path) -> Path:
     )
     (folder / "soup.txt").write_text("Cook the carrots with onions for twenty minutes.")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def documents_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_documents_here(monkeypatch)
 
 
 def nobody(_holder: int) -> None:
