@@ -44,9 +44,17 @@ def ours() -> Modules:
     return modules("services", "shared")
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the node and all statements in it: expressions, which are most of a tree, define nothing."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from statements(child)
+
+
 def docstrings(module: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield the first line of each docstring, of constants and attributes too, with the name it describes."""
-    for node in ast.walk(module):
+    for node in statements(module):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -59,7 +67,7 @@ def docstrings(module: ast.Module) -> Iterator[tuple[str, str]]:
 
 def classes(module: ast.Module) -> Iterator[str]:
     """Classes, also inner ones, and type aliases: names in capitals and small letters that are assigned."""
-    for node in ast.walk(module):
+    for node in statements(module):
         if isinstance(node, ast.ClassDef):
             yield node.name
     for node in module.body:

@@ -1,16 +1,19 @@
-"""`penstock config`, as a user runs it."""
+"""`penstock config`: as a user runs it, and what it says of whatever else there may be."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.launcher.config_report import main
 from services.launcher.options import REPOSITORY
 from shared.roles import ROLES
 from shared.text.default_model import packaged_file
@@ -19,20 +22,37 @@ KEY = "0f" * 32
 TIMEOUT_S = 60
 
 
-def config(
-    folder: Path, *argv: str, text: str = "", environ: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def as_a_user_runs_it(folder: Path, *argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     (folder / "penstock.toml").write_text(text)
     own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     return subprocess.run(
         [sys.executable, "-m", "services.cli", "config", *argv],
         cwd=folder,
-        env={**own, "PENSTOCK_DEFAULT_MODEL": "none", "PYTHONPATH": str(REPOSITORY), **(environ or {})},
+        env={**own, "PENSTOCK_DEFAULT_MODEL": "none", "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=False,
         timeout=TIMEOUT_S,
     )
+
+
+def config(
+    folder: Path, *argv: str, text: str = "", environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same program in this process."""
+    (folder / "penstock.toml").write_text(text)
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+            patch.delenv(name)
+        for name, value in {"PENSTOCK_DEFAULT_MODEL": "none", **(environ or {})}.items():
+            patch.setenv(name, value)
+        try:
+            code = main(argv)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 def report(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -78,7 +98,7 @@ def test_every_setting_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
 
 
 def test_the_list_is_one_line_per_setting(tmp_path: Path) -> None:
-    done = config(tmp_path, text="[decode]\nkv_memory_mb = 64\n")
+    done = as_a_user_runs_it(tmp_path, text="[decode]\nkv_memory_mb = 64\n")
     assert done.returncode == 0
     assert done.stderr == ""
     assert ["kv_memory_mb", "64", "penstock.toml:2", "[decode]"] in [
@@ -133,7 +153,7 @@ def test_the_check_of_what_is_right_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("argv", [("--decode", "x"), ("--nonsense",)])
 def test_a_wrong_option_exits_2(argv: tuple[str, ...], tmp_path: Path) -> None:
-    done = config(tmp_path, *argv)
+    done = as_a_user_runs_it(tmp_path, *argv)
     assert done.returncode == 2
     assert argv[0] in done.stderr
 

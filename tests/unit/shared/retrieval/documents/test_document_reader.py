@@ -9,7 +9,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from shared.retrieval.documents.document import MAX_DOCUMENT_PASSAGES, Document, Unreadable
+from shared.retrieval.documents import document
+from shared.retrieval.documents.document import Document, Unreadable
 from shared.retrieval.documents.document_jobs import read_document, unpacked_document
 from shared.retrieval.documents.document_reader import DocumentReader
 from shared.retrieval.documents.passages import split_passages
@@ -102,17 +103,18 @@ def test_who_waits_for_a_document_may_end(tmp_path: Path, monkeypatch: pytest.Mo
     reader.close()
 
 
-def test_a_unpacked_document_too_many_passages_is_left_out(tmp_path: Path) -> None:
+def test_a_document_of_too_many_passages_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "MAX_DOCUMENT_PASSAGES", 1000)
     path = tmp_path / "a.md"
 
     def in_process() -> Document:
         payload = msgpack.packb([os.fsencode(path), "a.md"])
         return unpacked_document("a.md", read_document(payload))
 
-    path.write_text("# a\nb\n" * MAX_DOCUMENT_PASSAGES)
-    assert len(in_process().cut()) == MAX_DOCUMENT_PASSAGES
-    path.write_text("# a\nb\n" * (MAX_DOCUMENT_PASSAGES + 1))
-    with pytest.raises(Unreadable, match="its 100001 passages are over the limit of 100000") as left_out:
+    path.write_text("# a\nb\n" * 1000)
+    assert len(in_process().cut()) == 1000
+    path.write_text("# a\nb\n" * 1001)
+    with pytest.raises(Unreadable, match="its 1001 passages are over the limit of 1000") as left_out:
         in_process()
     assert left_out.value.is_lasting
 
