@@ -25,14 +25,14 @@ class MadeOnce:
             self._own = tempfile.TemporaryDirectory(prefix=f"penstock-{kind}-")  # as long as this is
             self._root = Path(self._own.name)
 
-    def copy(self, name: str, folder: Path, make: Callable[[Path], None]) -> None:
+    def copy(self, name: str, folder: Path, make: Callable[[Path], object]) -> None:
         """Copy what `make` writes to an empty folder, which `name` stands for; the copy may be changed."""
         folder.mkdir(parents=True, exist_ok=True)
         for file in self._made(name, make).iterdir():
             (folder / file.name).unlink(missing_ok=True)  # whoever has it open keeps what it was
             shutil.copyfile(file, folder / file.name)
 
-    def _made(self, name: str, make: Callable[[Path], None]) -> Path:
+    def _made(self, name: str, make: Callable[[Path], object]) -> Path:
         place = self._root / hashlib.sha256(name.encode()).hexdigest()[:32]
         if place.exists():
             return place

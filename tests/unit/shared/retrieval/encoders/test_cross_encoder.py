@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval.encoders import cross_encoder
 from shared.retrieval.encoders.cross_encoder import CrossEncoder
 from shared.retrieval.encoders.model_files import find_model_files
+from tests.support.made_once import MadeOnce
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 30522,
@@ -35,8 +37,16 @@ QUESTION = "Which port does the gate have?"
 PASSAGES = ["The gate has port 7.", "Soup is made of water.", "?", "the gate " * 100]
 
 
+MADE = MadeOnce("cross-encoders")
+
+
 def saved(folder: Path, kind: str, labels: int) -> Path:
-    """A model with the tokenizer of MiniLM."""
+    """A copy of a model with the tokenizer of MiniLM."""
+    MADE.copy(f"{kind} {labels}", folder, partial(save, kind, labels))
+    return folder
+
+
+def save(kind: str, labels: int, folder: Path) -> None:
     torch.manual_seed(labels)
     shape = {**SHAPE, "num_labels": labels}
     if kind == "bert":
@@ -50,7 +60,6 @@ def saved(folder: Path, kind: str, labels: int) -> Path:
             parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
     Tokenizer.from_file(str(find_model_files().tokenizer)).save(str(folder / "tokenizer.json"))
-    return folder
 
 
 def oracle(folder: Path, max_tokens: int) -> list[float]:
