@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from services.launcher.state import DEFAULT_STATE_DIR, STACK_NAME, holder_of
+from services.launcher.state import DEFAULT_STATE_DIR, STACK_NAME
 from shared.files.rotated_log import LOG_NAME
+from shared.files.stack_register import launcher_of
 from shared.process.quiet_end import discard_stream
 
 STOP_TIMEOUT_S = 60.0
@@ -34,8 +35,8 @@ def run_detached(state_dir: Path, run: Callable[[], int]) -> int:
 
     Returns twice: here with 0 when it is ready, or with why it is not; and in that process at its end.
     """
-    if (holder := holder_of(state_dir)) is not None:
-        return _told_of_running(state_dir, holder)
+    if (launcher := launcher_of(state_dir)) is not None:
+        return _told_of_running(state_dir, launcher)
     said_before = _log_size(state_dir)
     told, tell = os.pipe()
     sys.stdout.flush()
@@ -101,16 +102,16 @@ def _take_down(pid: int) -> None:
     print("penstock up: taken down before it was ready; nothing of it runs", file=sys.stderr)
 
 
-def _told_of_running(state_dir: Path, holder: str) -> int:
+def _told_of_running(state_dir: Path, launcher: int) -> int:
     """0 where the stack that is there already is ready."""
     if (state_dir / STACK_NAME).exists():
         print(
-            f"the stack of {state_dir} runs already (process {holder}); to start it otherwise stop it first: "
-            f"{_command('down', state_dir)}"
+            f"the stack of {state_dir} runs already (process {launcher}); to start it otherwise stop it "
+            f"first: {_command('down', state_dir)}"
         )
         return 0
     print(
-        f"penstock up: the stack of {state_dir} is being started or stopped already (process {holder}): "
+        f"penstock up: the stack of {state_dir} is being started or stopped already (process {launcher}): "
         f"{_command('logs -f', state_dir)} shows how far that is",
         file=sys.stderr,
     )

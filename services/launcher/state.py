@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -15,7 +16,7 @@ import structlog
 
 from shared.errors import InvalidRequest, Unavailable
 from shared.files.private_folder import make_private_folder
-from shared.files.stack_register import LOCK_NAME, forget_stack, launcher_of, register_stack
+from shared.files.stack_register import LOCK_NAME, forget_stack, register_stack
 
 log = structlog.get_logger()
 
@@ -23,6 +24,10 @@ DEFAULT_STATE_DIR = Path(".penstock")
 STACK_NAME = "stack.json"
 BUS_FOLDER = "penstock-bus"
 """The configuration of our own NATS server, and a file of credentials for each of its users."""
+LOOK_S = 0.02
+"""The pause between two tries to get the lock."""
+MAX_LOOKS = 25
+"""The most tries behind which a lock that is still held is a launcher's: a look lasts microseconds."""
 
 
 class StackRunning(Unavailable):
@@ -64,18 +69,17 @@ def credentials_file(state_dir: Path, user: str) -> Path:
     return state_dir / BUS_FOLDER / f"{user}.toml"
 
 
-def holder_of(state_dir: Path) -> str | None:
-    """Return the process that has this state directory, None where none has it."""
-    if launcher_of(state_dir) is None:
-        return None
-    try:
-        with (state_dir / LOCK_NAME).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return str(launcher_of(state_dir))
-    except OSError:
-        return None
-    return None  # the number in it is another process's by now
+def _lock_alone(lock: IO[str]) -> None:
+    """Raises OSError when another launcher has it; a command that looks whether one has it is soon done."""
+    for look in range(1, MAX_LOOKS + 1):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if look == MAX_LOOKS:
+                raise
+            time.sleep(LOOK_S)
+        else:
+            return
 
 
 def unwritable(state_dir: Path, error: OSError) -> InvalidRequest:
@@ -105,7 +109,7 @@ class StateDir:
                 "pass a writable one with --state-dir"
             ) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_alone(lock)
         except OSError as error:
             lock.seek(0)
             pid = lock.read(20).strip() or "unknown"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from hashlib import sha256
 from pathlib import Path
+from typing import IO
 
 from shared.files.private_folder import make_private_folder
 
@@ -54,16 +56,38 @@ def running_stacks() -> tuple[Path, ...]:
 
 
 def launcher_of(state_dir: Path) -> int | None:
-    """Return the process id of the launcher that has this state directory, None where none runs."""
+    """Return the process id of the launcher that has this state directory, None where none runs.
+
+    A launcher holds the lock for as long as it lives. The number alone says nothing: one that was killed
+    leaves it behind, and it may be another process's by now.
+    """
     try:
         with (state_dir / LOCK_NAME).open() as lock:
+            if not _is_held(lock):
+                return None
             pid = int(lock.read(20))
-        os.kill(pid, 0)
-    except PermissionError:  # it is there, and another user's
-        return pid
-    except (OSError, ValueError, OverflowError):
+    except (OSError, ValueError):
         return None
-    return pid
+    return pid if _is_there(pid) else None
+
+
+def _is_held(lock: IO[str]) -> bool:
+    """Return whether another has this lock; a launcher that asks for it meanwhile asks again."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # another user's
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _entry_of(state_dir: Path) -> Path:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from services.cli.stack_file import DEFAULT_STATE_DIR, STACK_NAME, NoStack, chosen_state_dir, find_state_dir
-from shared.files.stack_register import LOCK_NAME, register_stack
+from shared.files.stack_register import register_stack
+from tests.support.launcher_lock import held_lock
+
+Start = Callable[[Path], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -21,32 +25,39 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def running(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / LOCK_NAME).write_text(str(os.getpid()))
-    (folder / STACK_NAME).write_text("{}")
-    register_stack(folder)
-    return folder
+@pytest.fixture
+def running() -> Iterator[Start]:
+    """Make a state directory whose stack runs until the end of the test."""
+    with ExitStack() as locks:
+
+        def start(folder: Path) -> Path:
+            folder.mkdir()
+            locks.enter_context(held_lock(folder))
+            (folder / STACK_NAME).write_text("{}")
+            register_stack(folder)
+            return folder
+
+        yield start
 
 
-def test_the_directory_that_is_named_wins(tmp_path: Path) -> None:
+def test_the_directory_that_is_named_wins(tmp_path: Path, running: Start) -> None:
     running(tmp_path / "a")
     assert find_state_dir(tmp_path / "other", "--x") == tmp_path / "other"
 
 
-def test_the_stack_of_this_directory_wins_over_others(tmp_path: Path, here: Path) -> None:
+def test_the_stack_of_this_directory_wins_over_others(tmp_path: Path, here: Path, running: Start) -> None:
     running(tmp_path / "a")
     running(here / DEFAULT_STATE_DIR)
     assert find_state_dir(None, "--x") == DEFAULT_STATE_DIR
 
 
-def test_the_only_one_is_found_from_anywhere(tmp_path: Path) -> None:
+def test_the_only_one_is_found_from_anywhere(tmp_path: Path, running: Start) -> None:
     assert find_state_dir(None, "--x") == DEFAULT_STATE_DIR
     running(tmp_path / "a")
     assert find_state_dir(None, "--x") == tmp_path / "a"
 
 
-def test_of_several_the_error_names_all(tmp_path: Path) -> None:
+def test_of_several_the_error_names_all(tmp_path: Path, running: Start) -> None:
     running(tmp_path / "a"), running(tmp_path / "b")
     with pytest.raises(NoStack, match=f"2 of your stacks run: {tmp_path / 'a'}, {tmp_path / 'b'}; pass one"):
         find_state_dir(None, "--x")
@@ -72,6 +83,7 @@ def test_of_several_a_terminal_is_asked_which(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    running: Start,
     typed: str,
     chosen: str,
 ) -> None:
@@ -87,7 +99,7 @@ def test_of_several_a_terminal_is_asked_which(
 
 
 def test_a_command_asks_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], running: Start
 ) -> None:
     running(tmp_path / "a"), running(tmp_path / "b")
     monkeypatch.setattr(sys, "stdin", Typed("2\n"))

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from services.launcher.state import RunningInstance, StackRunning, StackState, StateDir, credentials_file
 from shared.errors import InvalidRequest
+from shared.files.stack_register import LOCK_NAME, launcher_of
 
 STATE = StackState(
     "127.0.0.1:1",
@@ -73,6 +77,26 @@ def test_a_second_stack_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> 
         StateDir(tmp_path / "new" / "folder").acquire()
     assert (tmp_path / "new" / "folder" / "stack.json").exists()
     first.release()
+
+
+def test_who_only_looks_whether_a_stack_runs_keeps_none_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look holds the lock too, shared with others that look."""
+    with (tmp_path / LOCK_NAME).open("w") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            fcntl.flock(look, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(time, "sleep", pause)
+        state_dir = StateDir(tmp_path)
+        state_dir.acquire()
+        assert launcher_of(tmp_path) == os.getpid()
+        state_dir.release()
+    assert len(pauses) == 1
 
 
 def test_what_a_killed_stack_left_behind_is_cleared(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from services.cli.fleet import logs
 from shared.files.rotated_log import LOG_NAME, RotatedLog
-from shared.files.stack_register import LOCK_NAME
+from tests.support.launcher_lock import held_lock
 
 
 def line_of(instance: str, event: str, level: str = "info", **fields: str) -> bytes:
@@ -146,7 +146,8 @@ def test_following_goes_on_across_files_until_the_stack_has_ended(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, number = RotatedLog(tmp_path, limit_bytes=4 * len(line_of("decode-0", "000"))), 0
-    (tmp_path / LOCK_NAME).write_text(str(os.getpid()))
+    launcher = ExitStack()
+    launcher.enter_context(held_lock(tmp_path))
     log.write(line_of("decode-0", "000"))
 
     def write_more(_seconds: float) -> None:
@@ -156,7 +157,7 @@ def test_following_goes_on_across_files_until_the_stack_has_ended(
             number += 1
             log.write(line_of("decode-0", f"{number:03}"))
         if number == 30:
-            (tmp_path / LOCK_NAME).write_text("")
+            launcher.close()
 
     monkeypatch.setattr(time, "sleep", write_more)
     assert run(tmp_path, "-f") == 0
@@ -170,7 +171,8 @@ def test_who_followed_too_slowly_is_told_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, pauses = RotatedLog(tmp_path, limit_bytes=300), 0
-    (tmp_path / LOCK_NAME).write_text(str(os.getpid()))
+    launcher = ExitStack()
+    launcher.enter_context(held_lock(tmp_path))
     log.write(line_of("decode-0", "first"))
 
     def write_much(_seconds: float) -> None:
@@ -179,7 +181,7 @@ def test_who_followed_too_slowly_is_told_once(
         for _ in range(20):
             log.write(line_of("decode-0", "much"))
         if pauses == 3:
-            (tmp_path / LOCK_NAME).write_text("")
+            launcher.close()
 
     monkeypatch.setattr(time, "sleep", write_much)
     assert run(tmp_path, "-f") == 0
