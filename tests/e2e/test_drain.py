@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -132,6 +133,26 @@ async def test_who_does_not_end_in_time_goes_on_draining(stack: Stack) -> None:
         rf"{drained.id} still holds \d+ after 1e-06 s and goes on draining", said.splitlines()[1]
     )
     assert {answer.end.outcome for answer in answers if answer.end} == {pb.OUTCOME_FINISHED}
+
+
+@pytest.mark.parametrize("role", ["decode", "detokenizer"])
+async def test_a_stopped_instance_is_killed_and_its_next_life_serves(stack: Stack, role: str) -> None:
+    stopped = stack.instances(role)[0]
+    os.kill(stopped.pid, signal.SIGSTOP)
+    code, said = await drain(stack, stopped.id, "--kill-after", "1", command="restart", sure=())
+    assert code == 0, said
+    silent, hangs, ended, again = said.splitlines()
+    assert silent == f"{stopped.id} says nothing; it is asked to drain, for 1 s at most"
+    assert hangs == (
+        f"{stopped.id} hangs: it has not answered for 1 s; its process {stopped.pid} is killed (SIGKILL)"
+    )
+    assert ended.startswith(f"{stopped.id} has ended after ")
+    (pid,) = [each.pid for each in stack.instances(role) if each.id == stopped.id]
+    assert again.endswith(f" s, as process {pid}")
+    assert pid != stopped.pid
+    assert any(f"{stopped.id} was killed by SIGKILL" in line for line in stack.log)
+    async with connect(stack.grpc) as stub:
+        assert (await generate(stub, REQUEST)).outcome == "finished"
 
 
 async def test_an_instance_that_does_not_exist_is_not_drained(stack: Stack) -> None:

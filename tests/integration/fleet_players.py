@@ -27,6 +27,8 @@ class PlayedInstance:
         self.after_drain = ""
         self.incarnation = 1
         self.state = "ready"
+        self.pid = 7
+        self.is_silent = self.is_silent_after_drain = False
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -42,7 +44,7 @@ class PlayedInstance:
                 state=self.state,
                 sent_unix_us=now,
                 host="host",
-                pid=7,
+                pid=self.pid,
                 metrics="h:1",
                 model="m",
                 capacity=8,
@@ -53,11 +55,13 @@ class PlayedInstance:
                 kv_blocks_free=60,
                 tokens_per_s=12.5,
             )
-            await self.bus.publish(fleet(self.role, name), beat)
+            if not self.is_silent:
+                await self.bus.publish(fleet(self.role, name), beat)
             await asyncio.sleep(0.1)
 
     def receive(self, delivery: Delivery) -> None:
         if isinstance(delivery.message, Drain):
+            self.is_silent = self.is_silent_after_drain
             if self.after_drain:
                 self.incarnation, self.state = self.incarnation + 1, self.after_drain
             self._reply(delivery, Accepted())

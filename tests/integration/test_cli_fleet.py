@@ -9,14 +9,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from services.launcher.state import STACK_NAME, RunningInstance, StackState, StateDir
 from shared.messages import Held
 from tests.integration.fleet_players import Play, PlayedInstance
 from tests.support.closed_bus import closed_bus
+from tests.support.launcher_lock import held_lock
 from tests.support.patched import IMPATIENT, patched
 from tests.support.screen import Screen
 from tests.support.terminal import CTRL_C, Terminal
@@ -290,9 +293,66 @@ async def test_what_is_not_there_is_not_restarted(nats_url: str, play: Play) -> 
 
 async def test_who_does_not_answer_is_not_restarted(nats_url: str, play: Play) -> None:
     await play("decode", answers=False)
-    code, _, err = await penstock("restart", "decode-0", "--yes", "--nats-url", nats_url)
+    quickly = ("--yes", "--kill-after", "0.2")
+    code, _, err = await penstock("restart", "decode-0", *quickly, "--nats-url", nats_url)
     assert code == 1
-    assert err.startswith("penstock restart: ")
+    assert err == (
+        "penstock restart: decode-0 does not answer, and its process is not one of a stack here; end it "
+        "where it runs\n"
+    )
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the launcher that this process is, and SIGSTOP has stopped."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        process.send_signal(signal.SIGSTOP)
+        yield process
+        process.kill()
+
+
+async def test_who_hangs_in_its_drain_is_killed_and_waited_for(
+    nats_url: str, play: Play, tmp_path: Path, stopped: subprocess.Popen[bytes]
+) -> None:
+    decode = await play("decode")
+    decode.pid, decode.is_silent_after_drain = stopped.pid, True
+    state_dir = StateDir(tmp_path / "state")
+    state_dir.acquire()
+    rows = (RunningInstance("decode", "decode-0", stopped.pid, "h:1"),)
+    state_dir.write(StackState("h:2", "h:3", nats_url, None, rows))
+    options = ("--yes", "--kill-after", "0.5", "--state-dir", str(state_dir.path))
+    restarting = asyncio.create_task(penstock("restart", "decode", *options))
+    assert await asyncio.to_thread(stopped.wait, TIMEOUT_S) == -signal.SIGKILL
+    decode.incarnation, decode.pid, decode.is_silent = 2, 8, False
+    code, out, err = await restarting
+    state_dir.release()
+    assert (code, err) == (0, "")
+    drains, hangs, ended, again = out.splitlines()
+    assert drains == "decode-0 drains; it holds 2"
+    assert hangs == (
+        f"decode-0 hangs: it has said nothing for 0.5 s; its process {stopped.pid} is killed (SIGKILL)"
+    )
+    assert re.fullmatch(r"decode-0 has ended after [\d.]+ s; it is started again …", ended)
+    assert re.fullmatch(r"decode-0 is ready again after [\d.]+ s, as process 8", again)
+
+
+async def test_a_process_that_is_not_the_launcher_s_is_never_killed(
+    nats_url: str, play: Play, tmp_path: Path, stopped: subprocess.Popen[bytes]
+) -> None:
+    """A number that stack.json has kept may be any other's by now."""
+    decode = await play("decode", answers=False)
+    decode.pid = stopped.pid
+    state_dir = tmp_path / "state"
+    state_dir.mkdir()
+    rows = (RunningInstance("decode", "decode-0", stopped.pid, "h:1"),)
+    described = asdict(StackState("h:2", "h:3", nats_url, None, rows))
+    (state_dir / STACK_NAME).write_text(json.dumps(described))
+    options = ("--yes", "--kill-after", "0.2", "--state-dir", str(state_dir))
+    with held_lock(state_dir, os.getppid()):
+        code, _, err = await penstock("restart", "decode", *options)
+    assert code == 1
+    assert "its process is not one of a stack here" in err
+    assert stopped.poll() is None
 
 
 async def test_on_a_terminal_the_last_of_a_role_is_restarted_after_a_yes_alone(

@@ -5,8 +5,10 @@ status           instances, queues, KV, rates
 audit            what every instance holds, per request
 why              where the time of a request went
 draining         let an instance end, or ask whether it may
+stack_process    the process of an instance here, and its end where it hangs
 drain            let an instance finish its work and end
-restart          the same, until it is ready again
+instance_restart one instance drains, or is killed where it hangs, and is ready again
+restart          that for an instance, or for each of a role
 down             stop the stack that runs
 logs             what its services have said
 adapter_reports  which adapters workers say they have

@@ -55,7 +55,7 @@ async def _drain(address: BusAddress, args: argparse.Namespace) -> int:
             return EXIT_FAILED
         if not args.yes and is_last(fleet, beat) and not await is_wanted(beat, "drain"):
             return EXIT_FAILED
-        await begin_drain(bus, beat)
+        await begin_drain(bus, beat.role, instance)
         print(f"{instance} drains; it holds {beat.live}", flush=True)
         began_s = time.monotonic()
         while (end := end_of(fleet, beat)) is None:

@@ -47,10 +47,10 @@ async def is_wanted(beat: Heartbeat, command: str) -> bool:
     return False
 
 
-async def begin_drain(bus: Bus, beat: Heartbeat) -> None:
-    """Let it take nothing new, finish and end. Raises PenstockError where it does not answer."""
-    deadline = Deadline.after(ASK_TIMEOUT_S)
-    await bus.ask(inbox(beat.role, beat.instance), Drain(), bus.envelope(deadline=deadline), deadline)
+async def begin_drain(bus: Bus, role: str, instance: str, within_s: float = ASK_TIMEOUT_S) -> None:
+    """Let it take nothing new, finish and end. Raises PenstockError where it does not answer in time."""
+    deadline = Deadline.after(within_s)
+    await bus.ask(inbox(role, instance), Drain(), bus.envelope(deadline=deadline), deadline)
 
 
 async def _typed_line() -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.stack_file import (
@@ -48,11 +49,12 @@ CREDENTIALS_VARIABLE = "PENSTOCK_NATS_CREDENTIALS"
 @dataclass(frozen=True, slots=True)
 class BusAddress:
     """The address of the bus, and who we are there (None = nobody, on a bus that is open). `expected` are the
-    instances that are known to be on it."""
+    instances that are known to be on it, `state_dir` that of the stack here that it is of, None of none."""
 
     url: str
     credentials: Credentials | None
     expected: frozenset[str] = frozenset()
+    state_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,4 +175,4 @@ def _bus_address(args: argparse.Namespace) -> BusAddress:
     state_dir = chosen_state_dir(args, NATS_URL_OPTION)
     url = stack_address(state_dir, "nats", NATS_URL_OPTION)
     credentials = load_credentials(stack_credentials(state_dir, NATS_URL_OPTION))
-    return BusAddress(url, credentials, stack_instances(state_dir, NATS_URL_OPTION))
+    return BusAddress(url, credentials, stack_instances(state_dir, NATS_URL_OPTION), state_dir)
