@@ -14,7 +14,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.connection_places import fit_connections
 from services.launcher.role_settings import config_type
 from shared.config.settings import load_config
-from shared.roles import ROLES
+from shared.roles import REQUIRED_ROLES, ROLES
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
@@ -25,10 +25,13 @@ def described(name: str = "compose.yaml") -> dict[str, Any]:
     return loaded
 
 
-def environment(role: str, name: str = "compose.yaml") -> dict[str, str]:
-    """What the container of a role is told when the user sets nothing."""
-    stated = described(name)["services"][role]["environment"]
-    return {name: VARIABLE.sub(lambda found: found[2] or "", value) for name, value in stated.items()}
+def environment(service: str, name: str = "compose.yaml", **said: str) -> dict[str, str]:
+    """What the container of a service is told when the user sets nothing but what is `said`."""
+    stated = described(name)["services"][service]["environment"]
+    return {
+        name: VARIABLE.sub(lambda found: said.get(found[1]) or found[2] or "", value)
+        for name, value in stated.items()
+    }
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -40,9 +43,11 @@ def test_a_service_is_told_only_what_it_takes(role: str, tmp_path: Path) -> None
     assert config.fleet_key
 
 
+@pytest.mark.parametrize("second", ["", "-second"])
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_on_gpus_the_engines_are_told_to_compute_there(role: str) -> None:
-    environ = environment(role, "compose.gpu.yaml")
+def test_on_gpus_the_engines_are_told_to_compute_there(role: str, second: str) -> None:
+    environ = environment(f"{role}{second}", "compose.gpu.yaml")
+    assert described("compose.gpu.yaml")["services"][f"{role}{second}"]["deploy"]["resources"]
     assert load_config(config_type(role), role, environ=environ).device == "cuda"  # type: ignore[attr-defined]  # every engine's has it
 
 
@@ -52,6 +57,34 @@ def test_a_service_runs_itself_and_sees_its_own_secrets_alone(role: str) -> None
     assert service["command"] == [f"services.{role}"]
     secrets = [volume for volume in service["volumes"] if volume.startswith("secrets-")]
     assert secrets == [f"secrets-{role}:/run/penstock:ro"]
+
+
+@pytest.mark.parametrize("role", REQUIRED_ROLES)
+def test_a_second_model_has_services_of_its_own_that_are_like_those_of_the_first(
+    role: str, tmp_path: Path
+) -> None:
+    services = described()["services"]
+    first, second = services[role], services[f"{role}-second"]
+    assert second == first | {"profiles": ["second-model"], "environment": second["environment"]}
+    assert set(second["environment"]) == set(first["environment"])
+    (tmp_path / "key").write_text("ab" * 32)
+    said = {
+        "PENSTOCK_MODEL": "/models/a",
+        "PENSTOCK_MODEL_NAME": "large",
+        "PENSTOCK_SECOND_MODEL": "/models/b",
+        "PENSTOCK_SECOND_NAME": "small",
+    }
+    for service, model, name in ((role, "/models/a", "large"), (f"{role}-second", "/models/b", "small")):
+        environ = environment(service, **said) | {"PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
+        config = load_config(config_type(role), role, environ=environ)
+        assert (config.model, config.served_name) == (model, name)  # type: ignore[attr-defined]  # these roles have one
+
+
+def test_who_names_no_model_gets_the_first_and_drafts_are_of_it_where_it_has_a_name() -> None:
+    for name in ("", "large"):
+        gateway = environment("gateway", PENSTOCK_MODEL_NAME=name)
+        assert gateway["PENSTOCK_GATEWAY_DEFAULT_MODEL"] == name
+        assert environment("speculator", PENSTOCK_MODEL_NAME=name)["PENSTOCK_SPECULATOR_DRAFTS_FOR"] == name
 
 
 BALANCER = (COMPOSE / "balancer" / "haproxy.cfg").read_text()
@@ -150,7 +183,7 @@ def test_on_an_encrypted_bus_everybody_finds_the_certificate_that_the_credential
     *_, option, named = over["secrets"]["command"]
     assert build_secrets_parser().parse_args(over["secrets"]["command"][2:]).tls_ca == named
     assert option == "--tls-ca"
-    for name in (*ROLES, "cli"):
+    for name in (*ROLES, *(f"{role}-second" for role in REQUIRED_ROLES), "cli"):
         assert over[name] == {"volumes": [f"${{PENSTOCK_TLS:-./tls}}/ca.crt:{named}:ro"]}
     before, command = described()["services"]["nats"]["command"], over["nats"]["command"]
     assert command[: len(before)] == before
