@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from tests.integration.fleet_players import Play
 from tests.support.data import REPOSITORY
 from tests.support.hub import running_hub
 from tests.support.models import target_model
+from tests.support.scripted_server import Asked, Scripted, scripted_server, told_story
 from tests.support.wait import until
 
 TIMEOUT_S = 100
@@ -264,6 +266,61 @@ async def test_ctrl_c_ends_a_benchmark_and_the_process_that_it_measures(tmp_path
     (measuring,) = children_of(running.process.pid)
     assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
     await until(lambda: not is_running(measuring))
+
+
+HANGS = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--concurrency", "1"), "the load was cut by Ctrl-C: 1 calls had not ended, and are in no figure"),
+        (
+            ("--concurrency", "2", "--processes", "2"),
+            "the load was cut by Ctrl-C: 2 calls had not ended, and are in no figure",
+        ),
+        (
+            ("--sweep", "1000-4000x2", "--requests", "2"),
+            "the sweep was cut by Ctrl-C at 2e+03 requests/s: 2 calls had not ended, and are in no figure",
+        ),
+    ],
+    ids=["alone", "processes", "sweep"],
+)
+async def test_ctrl_c_cuts_a_load_which_is_reported_up_to_there(
+    options: Sequence[str], said: str, tmp_path: Path
+) -> None:
+    """Two calls find out what the server is; two more are answered, and those behind them do not end."""
+    asked: list[Asked] = []
+
+    def answer(one: Asked) -> Scripted:
+        if one.path == "/v1/models":
+            return Scripted(body={"data": [{"id": "scripted"}]})
+        asked.append(one)
+        return told_story(2, 0.0, HANGS if len(asked) > 4 else 0.0)
+
+    many = 5 if "1" in options[:2] else 6
+    async with scripted_server(answer) as server:
+        argv = ("bench", "serve", "--url", server.url, "--duration", "3600", *options)
+        running = Running(command(*argv, "--json", str(tmp_path / "cut.json")))
+        await until(lambda: len(asked) == many, timeout_s=TIMEOUT_S)
+        os.killpg(running.process.pid, signal.SIGINT)
+        out, err = await asyncio.to_thread(running.process.communicate, timeout=TIMEOUT_S)
+    assert running.process.returncode == 130
+    assert "Traceback" not in err.decode()
+    assert f"warning: {said}" in out.decode()
+    assert out.decode().count("\n2 calls in ") == 1
+    described = json.loads((tmp_path / "cut.json").read_text())
+    assert described["cut_calls"] == many - 4
+    assert described["summary"]["calls"] == 2
+
+
+async def test_ctrl_c_before_a_load_begins_reports_nothing(tmp_path: Path) -> None:
+    async with scripted_server(lambda _: told_story(2, HANGS, 0.0)) as server:
+        argv = ("bench", "serve", "--url", server.url, "--model", "scripted")
+        running = Running(command(*argv, "--json", str(tmp_path / "cut.json")))
+        await until(lambda: server.asked, timeout_s=TIMEOUT_S)
+        assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
+    assert not (tmp_path / "cut.json").exists()
 
 
 def children_of(pid: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -75,14 +76,16 @@ async def load_of(
     traits: TargetTraits,
     rate: float,
     ended: Callable[[CallRecord], None],
+    cut: asyncio.Event | None = None,
 ) -> LoadResult:
-    """Run a whole load, by this process or by several. `argv` are the options that `args` were read from.
+    """Run a whole load, by this process or by several, until its end or until `cut` is set. `argv` are the
+    options that `args` were read from.
 
     Raises InvalidRequest, Unavailable, InternalError.
     """
     if args.processes > 1:
-        return await run_in_parts(args, argv, traits, rate, ended)
-    return await run_load(args, prose, traits, rate, time.monotonic(), ended)
+        return await run_in_parts(args, argv, traits, rate, ended, cut)
+    return await run_load(args, prose, traits, rate, time.monotonic(), ended, cut=cut)
 
 
 def load_mix(args: argparse.Namespace, prose: Prose, chars_per_token: float) -> DialogueMix:
@@ -101,6 +104,7 @@ async def run_load(
     start_s: float,
     ended: Callable[[CallRecord], None],
     part: tuple[int, int] = (0, 1),
+    cut: asyncio.Event | None = None,
 ) -> LoadResult:
     """Run one part of a load in this process. `rate` 0: not an open loop with a rate of its own.
 
@@ -111,9 +115,8 @@ async def run_load(
     habits = ClientHabits(args.deadline, args.stall_seconds, args.think, args.useful)
     index, parts = part
     try:
-        run = LoadRun(
-            target, habits, LoadLimits(args.duration, _share(args.requests, index, parts)), start_s, ended
-        )
+        limits = LoadLimits(args.duration, _share(args.requests, index, parts))
+        run = LoadRun(target, habits, limits, start_s, ended, cut=cut)
         if args.replay:
             return await run.open(islice(mix.replayed(), index, None, parts))
         if rate:
@@ -130,6 +133,7 @@ async def run_in_parts(
     traits: TargetTraits,
     rate: float,
     ended: Callable[[CallRecord], None],
+    cut: asyncio.Event | None = None,
 ) -> LoadResult:
     """Run one load in several processes. Raises InternalError where one of them breaks."""
     if not args.url:
@@ -139,7 +143,7 @@ async def run_in_parts(
         LoadPart(argv, index, args.processes, start_s, traits.model, traits.chars_per_token, rate)
         for index in range(args.processes)
     ]
-    return await run_parts(parts, ended)
+    return await run_parts(parts, ended, cut)
 
 
 def _timed(mix: DialogueMix, rate: float, args: argparse.Namespace) -> Iterator[Dialogue]:

@@ -19,6 +19,7 @@ from services.cli.bench.report.load_summary import LoadSummary, SummarySettings,
 from services.cli.bench.report.load_words import summary_words, sweep_words
 from services.cli.bench.report.machine import MachineState
 from services.cli.bench.report.prices import Prices
+from services.cli.bench.run.cut import unless_cut
 from services.cli.bench.run.load import LoadResult
 from services.cli.bench.run.rate_sweep import SweepResult, sweep_rates
 from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args
@@ -27,6 +28,7 @@ from services.cli.bench.targets.target import CallEnded
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.live_text import LiveText, redraws_text
 from shared.errors import InvalidRequest, PenstockError
+from shared.process.quiet_end import Interrupt, interrupt_at_end
 
 PRINTED_OPTIONS = ("api_key_file", "tls_key", "json", "html", "rows")
 """Options that the report does not repeat: secrets' places, and those of the report itself."""
@@ -41,10 +43,15 @@ class Measured:
     result: LoadResult
     summary: LoadSummary
     sweep: SweepResult[LoadSummary] | None = None
+    cut_calls: int | None = None
+    """The calls that had not ended when Ctrl-C cut the load; None: it was not cut."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when measured and every objective kept, 1 when one was missed or nothing answers, 2 for bad input."""
+    """0 when measured and every objective kept, 1 when one was missed or nothing answers, 2 for bad input.
+
+    A Ctrl-C cuts the load: what has been measured is reported, then it is raised. A second one is at once.
+    """
     args = checked_serve_args(build_bench_serve_parser(), argv)
     try:
         settings = partial(
@@ -54,40 +61,54 @@ def main(argv: Sequence[str]) -> int:
             prices=Prices.of(args.prices) if args.prices else None,
             seed=args.seed,
         )
-        measured = asyncio.run(_measure(args, argv, settings))
-        _report(args, measured)
+        with interrupt_at_end() as interrupt:
+            measured = asyncio.run(_measure(args, argv, settings, interrupt))
+            if measured is not None:
+                _report(args, measured)
     except (PenstockError, CallEnded) as error:
         print(f"penstock bench serve: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, InvalidRequest) else EXIT_FAILED
+    assert measured is not None  # else it was cut
     return 0 if all(verdict.kept for verdict in measured.summary.verdicts) else EXIT_FAILED
 
 
 async def _measure(
-    args: argparse.Namespace, argv: Sequence[str], settings: partial[SummarySettings]
-) -> Measured:
-    """Raises InvalidRequest, Unavailable, and CallEnded where the server does not answer a first call."""
+    args: argparse.Namespace,
+    argv: Sequence[str],
+    settings: partial[SummarySettings],
+    interrupt: Interrupt,
+) -> Measured | None:
+    """Return what was measured, up to a Ctrl-C; None where that came before the load.
+
+    Raises InvalidRequest, Unavailable, and CallEnded where the server does not answer a first call.
+    """
+    cut = asyncio.Event()
+    interrupt.stops(partial(asyncio.get_running_loop().call_soon_threadsafe, cut.set))
     machine = MachineState.now()
     prose = Prose.of(args.text)
-    traits = await find_traits(args, prose)
+    traits = await unless_cut(cut, find_traits(args, prose))
+    if traits is None:
+        return None
     told = settings(chars_per_token=traits.chars_per_token)
     live = LiveText(sys.stderr, redraws=True) if redraws_text(sys.stderr) else None
 
     async def load(rate: float) -> LoadResult:
         progress = BenchProgress(live)
         async with progress.shown(f"{rate:.3g} requests/s, " if args.sweep else ""):
-            return await load_of(args, argv, prose, traits, rate, progress.add)
+            return await load_of(args, argv, prose, traits, rate, progress.add, cut)
 
     if args.sweep is None:
         result = await load(args.rate or 0.0)
-        return Measured(traits, machine, result, summarize(result, told))
+        return Measured(traits, machine, result, summarize(result, told), cut_calls=result.cut_calls)
     results: list[LoadResult] = []
 
     async def step(rate: float) -> LoadSummary:
         results.append(await load(rate))
         return summarize(results[-1], told)
 
-    sweep = await sweep_rates(args.sweep, step, lambda summary: summary.goodput)
-    return Measured(traits, machine, results[sweep.shown], sweep.steps[sweep.shown][1], sweep)
+    sweep = await sweep_rates(args.sweep, step, lambda summary: summary.goodput, cut.is_set)
+    shown = sweep.steps[sweep.shown][1]
+    return Measured(traits, machine, results[sweep.shown], shown, sweep, results[-1].cut_calls)
 
 
 def _report(args: argparse.Namespace, measured: Measured) -> None:
@@ -117,7 +138,17 @@ def _context(args: argparse.Namespace, measured: Measured) -> list[str]:
         f"load: {_load_words(args)}; seed {args.seed}; processes: {args.processes}",
         f"client on {measured.machine.words()}",
     ]
-    return [*lines, *(f"warning: {sentence}" for sentence in measured.machine.warnings())]
+    warnings = measured.machine.warnings()
+    if measured.cut_calls is not None:
+        warnings.append(_cut_words(measured))
+    return [*lines, *(f"warning: {sentence}" for sentence in warnings)]
+
+
+def _cut_words(measured: Measured) -> str:
+    what = "the load was cut by Ctrl-C"
+    if measured.sweep is not None:
+        what = f"the sweep was cut by Ctrl-C at {measured.sweep.steps[-1][0]:.3g} requests/s"
+    return f"{what}: {measured.cut_calls} calls had not ended, and are in no figure"
 
 
 def _load_words(args: argparse.Namespace) -> str:
@@ -139,6 +170,7 @@ def _described(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
         "target": asdict(measured.traits),
         "machine": asdict(measured.machine),
         "summary": measured.summary.as_json(),
+        "cut_calls": measured.cut_calls,
     }
     if measured.sweep is not None:
         described["sweep"] = {

@@ -39,10 +39,12 @@ class FigureComparison:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFile:
-    """Figures of a load by their names, as `ttft_p99`, in ms and a second; and the rate that was offered."""
+    """Figures of a load by their names, as `ttft_p99`, in ms and a second; and the rate that was offered.
+    `cut`: somebody ended it before its time."""
 
     figures: dict[str, float]
     rate: float | None
+    cut: bool = False
 
     @classmethod
     def read(cls, path: Path) -> MeasuredFile:
@@ -63,7 +65,8 @@ class MeasuredFile:
         options = document.get("options")
         rate = options.get("rate") if isinstance(options, dict) else None
         known = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
-        return cls(figures, float(rate) if known and rate is not None else None)
+        cut = document.get("cut_calls") is not None
+        return cls(figures, float(rate) if known and rate is not None else None, cut)
 
     def compare(self, prediction: Prediction) -> list[FigureComparison]:
         """Return the figures that both have."""
@@ -83,11 +86,12 @@ class MeasuredFile:
 
     def notes(self, rate: float) -> list[str]:
         """Return sentences on what makes the two incomparable."""
+        found = ["the measured load was cut: calls that take long are fewer"] if self.cut else []
         if self.rate is None:
-            return ["the measured load was no open loop with a rate of its own: compare one of --rate"]
-        if abs(self.rate / rate - 1) > RATE_APART if rate else True:
-            return [f"the measured load was offered {self.rate:g}/s, the prediction is for {rate:g}/s"]
-        return []
+            found.append("the measured load was no open loop with a rate of its own: compare one of --rate")
+        elif abs(self.rate / rate - 1) > RATE_APART if rate else True:
+            found.append(f"the measured load was offered {self.rate:g}/s, the prediction is for {rate:g}/s")
+        return found
 
 
 def _document(path: Path) -> dict[str, Any]:

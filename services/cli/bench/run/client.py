@@ -40,7 +40,8 @@ class ClientHabits:
 
 
 class BenchClient:
-    """`now_s`: the time since the load began. `ended` is told each call."""
+    """`now_s`: the time since the load began. `ended` is told each call. `cut_calls` were cancelled, and are
+    told to nobody."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class BenchClient:
         self._habits = habits
         self._now_s = now_s
         self._ended = ended
+        self.cut_calls = 0
 
     async def run(self, dialogue: Dialogue) -> None:
         """Ask turn by turn, until one of them does not finish; return when its helpers have ended, too."""
@@ -79,7 +81,11 @@ class BenchClient:
                     await asyncio.sleep(pause_s)
                 messages = _prompt(dialogue, turn, messages)
                 record = self._record(dialogue, number, turn, intended_s, messages)
-                answer = await self._ask(dialogue, turn, messages, record)
+                try:
+                    answer = await self._ask(dialogue, turn, messages, record)
+                except asyncio.CancelledError:
+                    self.cut_calls += 1
+                    raise
                 self._ended(record)
                 if not record.finished:
                     return

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from services.cli.bench.plan.dialogue import Dialogue
 from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.client import BenchClient, ClientHabits
+from services.cli.bench.run.cut import unless_cut
 from services.cli.bench.run.loop_watch import GeneratorLoad, LoopWatch
 from services.cli.bench.targets.target import BenchTarget
 from shared.errors import PenstockError
@@ -31,12 +32,16 @@ class LoadLimits:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
+    """`cut_calls` had begun when the load was cut, and are no records; None: it was not cut."""
+
     records: list[CallRecord]
     generator: GeneratorLoad
+    cut_calls: int | None = None
 
 
 class LoadRun:
-    """Runs one load, which begins at `start_s` on `clock`; `ended` is told each call."""
+    """Runs one load, which begins at `start_s` on `clock`; `ended` is told each call. Once `cut` is set, what
+    still runs is cancelled."""
 
     def __init__(
         self,
@@ -46,8 +51,10 @@ class LoadRun:
         start_s: float,
         ended: Callable[[CallRecord], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        cut: asyncio.Event | None = None,
     ) -> None:
         self._clock = clock
+        self._cut = cut or asyncio.Event()
         self._start_s = start_s
         self._limits = limits
         self._tell = ended
@@ -64,13 +71,8 @@ class LoadRun:
 
         Raises InvalidRequest for a dialogue that cannot be read.
         """
-        places = asyncio.Semaphore(MAX_IN_FLIGHT)
-        async with self._watched() as watch, asyncio.TaskGroup() as clients:
-            for dialogue in self._due(dialogues):
-                await asyncio.sleep(max(0.0, (dialogue.at_s or 0.0) - self.now_s()))
-                await places.acquire()
-                client = clients.create_task(self._client.run(dialogue))
-                client.add_done_callback(lambda _: places.release())
+        async with self._watched() as watch:
+            await unless_cut(self._cut, self._open(dialogues))
         late_s = [record.sent_s - record.intended_s for record in self._records if record.turn == 0]
         return self._result(watch, late_s)
 
@@ -79,22 +81,34 @@ class LoadRun:
 
         Raises InvalidRequest for a dialogue that cannot be read.
         """
-        due = self._due(dialogues)
+        await unless_cut(self._cut, asyncio.sleep(max(0.0, -self.now_s())))
+        async with self._watched() as watch:
+            await unless_cut(self._cut, self._closed(self._due(dialogues), clients))
+        return self._result(watch, ())
 
+    async def _open(self, dialogues: Iterator[Dialogue]) -> None:
+        places = asyncio.Semaphore(MAX_IN_FLIGHT)
+        async with asyncio.TaskGroup() as clients:
+            for dialogue in self._due(dialogues):
+                await asyncio.sleep(max(0.0, (dialogue.at_s or 0.0) - self.now_s()))
+                await places.acquire()
+                client = clients.create_task(self._client.run(dialogue))
+                client.add_done_callback(lambda _: places.release())
+
+    async def _closed(self, due: Iterator[Dialogue], clients: int) -> None:
         async def client() -> None:
             for dialogue in due:
                 await self._client.run(dialogue)
 
-        await asyncio.sleep(max(0.0, -self.now_s()))
-        async with self._watched() as watch, asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             for _ in range(clients):
                 group.create_task(client())
-        return self._result(watch, ())
 
     def _result(self, watch: LoopWatch, late_s: Sequence[float]) -> LoadResult:
         if self._refused is not None:
             raise self._refused
-        return LoadResult(self._records, watch.load(late_s))
+        cut_calls = self._client.cut_calls if self._cut.is_set() else None
+        return LoadResult(self._records, watch.load(late_s), cut_calls)
 
     def _due(self, dialogues: Iterator[Dialogue]) -> Iterator[Dialogue]:
         """Yield until the limits are reached; the text of one is made before its time has come."""

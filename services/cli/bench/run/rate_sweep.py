@@ -47,9 +47,12 @@ class SweepResult(Generic[Step]):
 
 
 async def sweep_rates(
-    plan: SweepPlan, run: Callable[[float], Awaitable[Step]], goodput: Callable[[Step], float]
+    plan: SweepPlan,
+    run: Callable[[float], Awaitable[Step]],
+    goodput: Callable[[Step], float],
+    is_cut: Callable[[], bool] = lambda: False,
 ) -> SweepResult[Step]:
-    """Run rate after rate, each when the one before has drained."""
+    """Run rate after rate, each when the one before has drained; none behind one that `is_cut`."""
     steps: list[tuple[float, Step]] = []
     best = 0.0
     knee: int | None = None
@@ -59,5 +62,7 @@ async def sweep_rates(
         if goodput(step) > best * LEAST_GROWTH:
             best, knee = goodput(step), index
         elif index - (knee or 0) >= BEYOND_KNEE:
+            break
+        if is_cut():
             break
     return SweepResult(steps, knee, reached=knee is not None and len(steps) - 1 > knee)

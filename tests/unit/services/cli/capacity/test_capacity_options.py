@@ -192,6 +192,14 @@ def test_a_measured_load_is_read_up_to_its_limit(tmp_path: Path, monkeypatch: py
         MeasuredFile.read(path)
 
 
+def test_a_load_that_was_cut_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    path.write_text(json.dumps({**measured_document(), "cut_calls": 0}))
+    assert MeasuredFile.read(path).notes(2.0) == ["the measured load was cut: calls that take long are fewer"]
+    path.write_text(json.dumps({**measured_document(), "cut_calls": None}))
+    assert MeasuredFile.read(path).notes(2.0) == []
+
+
 def test_gpus_that_the_hosts_do_not_have_are_noted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

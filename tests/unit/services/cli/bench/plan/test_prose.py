@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.cli.bench.plan import prose as prose_module
+from services.cli.bench.plan.prompt_writer import MAX_PROMPT_TOKENS
 from services.cli.bench.plan.prose import Prose
 from shared.errors import InvalidRequest
 from tests.unit.services.cli.bench.plan.texts import SENTENCES, prose, writer
@@ -35,6 +36,15 @@ def test_a_shorter_text_begins_a_longer_one(chars: int, more: int, seed: int) ->
 def test_a_key_and_a_seed_name_a_text() -> None:
     assert writer(1).text(200, "a") == writer(1).text(200, "a")
     assert len({writer(1).text(200, "a"), writer(1).text(200, "b"), writer(2).text(200, "a")}) == 3
+
+
+def test_the_longest_prompt_is_whole_and_a_longer_one_is_cut_to_it() -> None:
+    write = writer(chars_per_token=0.25).text
+    whole = write(MAX_PROMPT_TOKENS, "a")
+    assert MAX_PROMPT_TOKENS / 4 - 40 < len(whole) <= MAX_PROMPT_TOKENS / 4
+    assert write(MAX_PROMPT_TOKENS - 800, "a") != whole
+    assert write(MAX_PROMPT_TOKENS + 800, "a") == whole
+    assert writer(chars_per_token=0.25, length_scale=2.0).text(MAX_PROMPT_TOKENS / 2 + 800, "a") == whole
 
 
 def test_other_texts_may_have_the_same_lengths() -> None:

@@ -39,6 +39,18 @@ def test_nothing_good_at_all_has_no_knee_and_shows_its_last_step() -> None:
     assert (len(result.steps), result.knee, result.reached, result.shown) == (3, None, False, 2)
 
 
+def test_nothing_runs_behind_a_rate_that_is_cut() -> None:
+    ran: list[float] = []
+
+    async def run(rate: float) -> float:
+        ran.append(rate)
+        return rate
+
+    plan = SweepPlan(1.0, 8.0, 2.0)
+    result = asyncio.run(sweep_rates(plan, run, lambda step: step, lambda: len(ran) == 2))
+    assert [rate for rate, _ in result.steps] == ran == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_step_that_breaks_breaks_the_sweep(index: int) -> None:
     with pytest.raises(KeyError):
