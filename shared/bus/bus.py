@@ -218,8 +218,7 @@ class Bus:
             metrics.DROPPED_MESSAGES.labels(reason="no_reply_subject").inc()
             return
         data = codec.encode(message, replace(envelope, reply=""))
-        self._repeated_asks.answered(envelope.reply, data)
-        await self._connection.publish(envelope.reply, data)
+        await self._connection.publish(self._repeated_asks.answered(envelope.reply, data), data)
 
     async def answer(self, envelope: Envelope, answer: Message | PenstockError, *, hop: str = "") -> None:
         """Reply where somebody waits, as nobody does for a broadcast; never raises, and never waits for room.

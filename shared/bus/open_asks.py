@@ -1,8 +1,9 @@
 """Asks that wait for their answer, each at an inbox of its own for as long as it is open.
 
 A server that is started again, and a connection that is lost, lose messages silently: the ask, or the answer
-to it. So an open ask can be sent again, to the same inbox: whoever has it already answers once
-(`shared.bus.repeated_asks`), and an answer to either counts.
+to it. So an open ask can be sent again: whoever has it already answers once (`shared.bus.repeated_asks`), and an
+answer to either counts. Each repetition has a reply subject of its own (`shared.bus.subjects.repeated`): on a
+closed bus one subject that comes twice uses up the leave to answer to it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from nats.aio.msg import Msg
 
 from shared.bus.client import BusClient
+from shared.bus.subjects import ask_of, repeated
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import NoListener
 
@@ -38,6 +40,7 @@ class OpenAsk:
         self._asks = asks
         self._data = data
         self._inbox = inbox
+        self._sent = 0
         self._answer: bytes | None = None
         self._unheard = False
         self._news = asyncio.Event()
@@ -51,7 +54,8 @@ class OpenAsk:
             while self._answer is None:
                 self._news.clear()
                 self._unheard = False
-                await self._asks.publish(self.subject, self._data, self._inbox)
+                reply, self._sent = repeated(self._inbox, self._sent), self._sent + 1
+                await self._asks.publish(self.subject, self._data, reply)
                 await self._news.wait()
                 if self._answer is None and self._unheard:
                     if not self._asks.peers_return:
@@ -135,4 +139,4 @@ class OpenAsks:
 
     def _of(self, inbox: str) -> OpenAsk | None:
         """Return the ask of an inbox; None when it is answered already, or nobody waits any more."""
-        return self._open.get(inbox.rpartition(".")[2])
+        return self._open.get(ask_of(inbox).rpartition(".")[2])

@@ -31,6 +31,8 @@ MAX_SUBJECT_BYTES = 1024
 _PLACE = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(?:\.[^\s.*>\x00-\x1f\x7f]+)*")
 ANSWERS = "_INBOX"
 """The subject of answers: each user of a closed bus has a part of it that nobody else can read."""
+AGAIN = "+"
+"""The mark before the number of a repetition, in the last token of a reply subject."""
 
 
 def inbox(role: str, instance: str) -> str:
@@ -52,6 +54,17 @@ def kv(instance: str, incarnation: int | str) -> str:
 def answers(user: str) -> str:
     """The prefix of the subjects on which `user` gets answers; "" is anybody on an open bus."""
     return f"{ANSWERS}.{user}" if user else ANSWERS
+
+
+def repeated(reply: str, times: int) -> str:
+    """Return the reply subject of an ask that has been sent `times` times already."""
+    return f"{reply}{AGAIN}{times}" if times else reply
+
+
+def ask_of(reply: str) -> str:
+    """Return the reply subject that an ask had at first: what all its repetitions have in common."""
+    place, dot, name = reply.rpartition(".")
+    return f"{place}{dot}{name.partition(AGAIN)[0]}"
 
 
 def subject_of(address: str, message: str, sender: str) -> str:

@@ -61,7 +61,7 @@ async def test_headers_are_left_out_for_who_cannot_read_them(bus: EitherBus) -> 
 async def test_headers_of_who_said_it_has_none_end_its_connection(bus: EitherBus) -> None:
     async with raw(bus.url, headers=False, no_responders=False) as plain:
         plain.say(b"HPUB a 12 13\r\nNATS/1.0\r\n\r\nx\r\n")
-        assert await plain.rest() == [b"-ERR 'message headers not supported'"]
+        assert await plain.rest() == []
 
 
 @pytest.mark.parametrize("gone", ["never there", "unsubscribed", "closed"])
@@ -91,9 +91,9 @@ async def test_what_says_that_nobody_listens_names_the_subject(bus: EitherBus) -
         ear = await client.hear("in.*")
         await client.say("ask.nobody", b"x", reply="in.7")
         (one,) = ear.heard
-        assert (one.subject, one.data, one.headers) == (
-            "in.7", b"", {"Status": "503", "Nats-Subject": "ask.nobody"},
-        )  # fmt: skip
+        assert (one.subject, one.data) == ("in.7", b"")
+        assert one.headers is not None
+        assert (one.headers["Status"], one.headers["Nats-Subject"]) == ("503", "ask.nobody")
 
 
 async def test_nobody_hears_that_nobody_listens_who_has_not_asked_for_it(bus: EitherBus) -> None:

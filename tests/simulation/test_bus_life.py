@@ -77,8 +77,8 @@ async def test_what_is_said_while_the_server_is_gone_waits_at_its_sender(bus: Ei
 
 
 async def test_what_is_said_while_a_receiver_is_gone_is_lost_to_it(bus: EitherBus) -> None:
-    async with bus.url_from("away") as url, told(url, ping_interval=0.05, connect_timeout=0.2) as away:
-        async with told(bus.url) as here:
+    async with told(bus.url) as here, bus.url_from("away") as url:
+        async with told(url, ping_interval=0.05, connect_timeout=0.2) as away:
             ear, witness = await away.hear("a"), await here.hear("a")
             await here.say("a", b"before")
             await ear.has(1)
@@ -169,7 +169,7 @@ async def test_who_hears_no_pong_takes_its_connection_for_stale(bus: EitherBus) 
 
 
 async def test_a_short_silence_costs_time_alone(bus: EitherBus) -> None:
-    async with bus.url_from("away") as url, told(url) as away, told(bus.url) as here:
+    async with told(bus.url) as here, bus.url_from("away") as url, told(url) as away:
         ear, back = await away.hear("a"), await here.hear("b")
         bus.partition("away")
         await here.say("a", b"1", b"2")
@@ -186,7 +186,7 @@ async def test_who_was_cut_off_stays_a_member_of_its_group_until_the_server_hear
     bus: EitherBus,
 ) -> None:
     """What goes to a connection that its client has given up is lost, though somebody else could have it."""
-    async with bus.url_from("away") as url, told(bus.url) as here:
+    async with told(bus.url) as here, bus.url_from("away") as url:
         async with told(url, ping_interval=0.03, connect_timeout=0.2) as away:
             gone, stays = await away.hear("a", queue="g"), await here.hear("a", queue="g")
             bus.partition("away")

@@ -125,7 +125,7 @@ async def test_bytes_may_come_in_any_pieces(bus: EitherBus) -> None:
             client.say(said[at : at + 1])
             await asyncio.sleep(0)
         assert await client.pong() == [
-            b"MSG a 1 in 5", b"x", b"y\n", b"HMSG a 1 12 14", b"NATS/1.0", b"", b"hi",
+            b"MSG a 1 in 5", b"x", b"y", b"", b"HMSG a 1 12 14", b"NATS/1.0", b"", b"hi",
         ]  # fmt: skip
 
 
@@ -143,9 +143,10 @@ async def test_a_slow_callback_loses_what_is_over_its_limit_of_messages(bus: Eit
         await client.client.subscribe("a", cb=slow, pending_msgs_limit=5)
         await client.settle()
         await mouth.say("a", *[b"x"] * 20)
-        await until(lambda: len(client.errors) == 14)
+        await until(lambda: client.errors)
         go_on.set()
-        await until(lambda: len(heard) == 6)  # one in hand, five in the queue
+        await until(lambda: len(heard) + len(client.errors) == 20)
+        assert len(heard) in (5, 6), "five in the queue, and perhaps one in hand"
         assert all("slow consumer" in error for error in client.errors)
         assert client.client.is_connected
 
@@ -164,7 +165,7 @@ async def test_a_slow_callback_loses_what_is_over_its_limit_of_bytes(bus: Either
         await until(lambda: client.errors)
         go_on.set()
         await until(lambda: len(heard) + len(client.errors) == 9)
-        assert len(heard) in (3, 4)
+        assert len(heard) in (2, 3, 4)
 
 
 async def flood_until_gone(mouth: Told, ear: Ear) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-OPERATIONS = (b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT", b"INFO", b"+OK", b"-ERR")
+WITH_ARGUMENTS = (b"PUB ", b"HPUB ", b"SUB ", b"UNSUB ", b"CONNECT ", b"INFO ")
+ALONE = (b"PING", b"PONG", b"+OK", b"-ERR")
+"""Operations whose line may go on as it likes."""
+OPERATIONS = WITH_ARGUMENTS + ALONE
 LONGEST = max(map(len, OPERATIONS))
 _WITH_PAYLOAD = {b"PUB": (2, 3), b"HPUB": (3, 4)}
 """How many words may stand in the line of an operation that has a payload."""
@@ -75,8 +78,9 @@ class CommandReader:
         if self._at == len(self._buffer):
             return False
         end = self._buffer.find(b"\n", self._at)
-        start = bytes(self._buffer[self._at : self._at + LONGEST]).upper()
-        if not any(start.startswith(one) or one.startswith(start) for one in OPERATIONS):
+        start = bytes(self._buffer[self._at : self._at + LONGEST]).upper().replace(b"\t", b" ")
+        operation = next((one for one in OPERATIONS if start.startswith(one)), b"")
+        if not operation and not any(one.startswith(start) for one in OPERATIONS):
             raise UnknownOperation
         if end < 0:
             if len(self._buffer) - self._at > self._max_line_bytes + LONGEST:
@@ -84,13 +88,10 @@ class CommandReader:
             return False
         line = bytes(self._buffer[self._at : end]).removesuffix(b"\r")
         self._at = end + 1
-        operation, _, rest = line.replace(b"\t", b" ").partition(b" ")
-        operation, rest = operation.upper(), rest.lstrip(b" ")
-        if operation not in OPERATIONS:
-            raise UnknownOperation
+        rest = line[len(operation) :].lstrip(b" \t")
         if len(rest) > self._max_line_bytes:
             raise LineTooLong
-        self._waiting = self._understood(operation, rest)
+        self._waiting = self._understood(operation.rstrip(b" "), rest)
         return True
 
     def _understood(self, operation: bytes, rest: bytes) -> tuple[bytes, tuple[bytes, ...], int, int]:
