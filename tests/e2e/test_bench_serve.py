@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from services.cli.bench.ab_side import AbSide
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
@@ -88,7 +89,11 @@ async def test_the_page_s_commands_run(get_stack: GetStack, folder: Path, comman
 
 async def test_the_page_s_comparison_runs(get_stack: GetStack, folder: Path) -> None:
     stack = get_stack()
-    (command,) = re.findall(r"^\.venv/bin/penstock (bench ab .*)$", PAGE, re.MULTILINE)
+    command, *of_stacks = re.findall(r"^\.venv/bin/penstock (bench ab .*)$", PAGE, re.MULTILINE)
+    assert [AbSide.read(words[2]).up is not None for words in map(shlex.split, of_stacks)] == [
+        True,
+        True,
+    ]
     http = f"http://{stack.http.removeprefix('http://')}"
     words = shlex.split(command.replace("http://127.0.0.1:8000", http).replace("127.0.0.1:50051", stack.grpc))
     code, said = await bench(stack, folder, *words, "--duration", "0.5")

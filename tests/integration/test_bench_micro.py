@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.bench.micro import small_stack as small_stack_module
+from services.cli.bench.ab_side import AbSide
+from services.cli.bench.measured_load import open_target
 from services.cli.bench.micro.bus_trip import measure_bus_trip
 from services.cli.bench.micro.cost_rows import CostRow, floor_ratios
 from services.cli.bench.micro.kv_load import KvLoad
@@ -20,10 +22,13 @@ from services.cli.bench.micro.kv_paths import measure_kv_paths
 from services.cli.bench.micro.peer_process import peer_of
 from services.cli.bench.micro.stack_life import measure_stack_life
 from services.cli.bench.micro.token_events import EventLoad, measure_token_events
+from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args
+from services.cli.bench.stacks import own_stack as own_stack_module
 from shared.bus import nats_server as nats_server_module
 from shared.errors import Unavailable
 from shared.tasks import cancel_until_done
 from tests.support.data import REPOSITORY
+from tests.support.launched import environ_of
 from tests.support.wait import until
 
 SHORT_S = 1e-3
@@ -81,7 +86,7 @@ async def test_a_small_stack_starts_and_a_cancel_frees_all_of_it() -> None:
 
 
 async def test_a_stack_that_does_not_start_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_stack_module, "OPTIONS", ("--model", "no/such/model"))
+    monkeypatch.setattr(own_stack_module, "DEMO_OPTIONS", ("--model", "no/such/model"))
     with pytest.raises(Unavailable, match=r"(?s)ended before it was ready:.*no/such/model"):
         await measure_stack_life(SHORT_S)
 
@@ -176,3 +181,18 @@ async def test_a_signal_ends_it_with_all_that_it_started(number: signal.Signals,
         process.wait()
     assert (process.returncode, complained) == (code, "")
     assert [pid for pid in started if is_running(pid)] == []
+
+
+async def test_a_stack_of_a_commit_runs_its_code_and_is_asked() -> None:
+    """Sides of a comparison are started so; this commit is the one that is checked out."""
+    before = children(os.getpid())
+    side = AbSide.read(shlex.join(("commit:HEAD", "up", *own_stack_module.DEMO_OPTIONS)))
+    async with side.options() as options:
+        target = open_target(checked_serve_args(build_bench_serve_parser(), options), "")
+        try:
+            assert await target.find_model() == "stories260k"
+        finally:
+            await target.close()
+        (launcher,) = children(os.getpid()) - before
+        assert any(b"PYTHONPATH=" in each and b"penstock-commit-" in each for each in environ_of(launcher))
+    assert not is_running(launcher)

@@ -9,6 +9,8 @@ serve_options  the options of `penstock bench serve`
 measured_load  one load as they ask for it
 worker         one process of several that make a load
 serve          the command
+stacks/        stacks that a measurement starts itself
+ab_side        a server that is there, or a stack that is started
 ab             two servers in turns: `penstock bench ab`
 micro/         each hop on this machine over its floor: `penstock bench micro`
 engine         the engine measured in a process of its own: `penstock bench engine`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import shlex
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.arguments import natural, seconds
+from services.cli.bench.ab_side import AbSide
 from services.cli.bench.measured_load import find_traits, load_of
 from services.cli.bench.plan.prose import Prose
 from services.cli.bench.report.latency_figures import OF_CALLS, SHARES
@@ -67,7 +69,9 @@ def build_bench_ab_parser() -> argparse.ArgumentParser:
     )
     for side in ("a", "b"):
         parser.add_argument(
-            side, help="URL, HOST:PORT of gRPC, or options of `penstock bench serve` in quotes"
+            side,
+            help="URL, HOST:PORT of gRPC, options of `penstock bench serve` in quotes, or a stack that is "
+            "started: 'up' with options of `penstock up`, 'commit:NAME' or 'commit:NAME up …'",
         )
     parser.add_argument(
         "--metric", choices=(*LATENCIES, *RATES), default="ttft_p50", metavar="NAME", help="default ttft_p50"
@@ -85,19 +89,28 @@ def main(argv: Sequence[str]) -> int:
     """0 when it is compared, whatever comes of it; 1 when something does not answer, 2 for bad input."""
     own, common = _split(argv)
     args = build_bench_ab_parser().parse_args(own)
-    sides = [[*_side(text), "--duration", USUAL_ROUND_S, *common] for text in (args.a, args.b)]
-    parsed = [checked_serve_args(build_bench_serve_parser(), side) for side in sides]
+    common = ["--duration", USUAL_ROUND_S, *common]
     try:
+        sides = [AbSide.read(text) for text in (args.a, args.b)]
+        parsed = [checked_serve_args(build_bench_serve_parser(), [*side.serve, *common]) for side in sides]
         if any(one.sweep or one.json or one.html for one in parsed):
             raise InvalidRequest("--sweep, --json and --html of the rounds are not for ab: leave them out")
-        return asyncio.run(_compare(args, sides, parsed))
+        return asyncio.run(_compare_sides(args, sides, common))
     except (PenstockError, CallEnded) as error:
         print(f"penstock bench ab: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, InvalidRequest) else EXIT_FAILED
 
 
-async def _compare(args: argparse.Namespace, sides: list[list[str]], parsed: list[argparse.Namespace]) -> int:
+async def _compare_sides(args: argparse.Namespace, sides: list[AbSide], common: list[str]) -> int:
+    """Compare them while all that had to be started stands."""
     machine = MachineState.now()
+    async with contextlib.AsyncExitStack() as started:
+        servers = [await started.enter_async_context(side.options()) for side in sides]
+        return await _compare(args, machine, [[*options, *common] for options in servers])
+
+
+async def _compare(args: argparse.Namespace, machine: MachineState, sides: list[list[str]]) -> int:
+    parsed = [checked_serve_args(build_bench_serve_parser(), side) for side in sides]
     proses = [Prose.of(one.text) for one in parsed]
     traits = [await find_traits(one, prose) for one, prose in zip(parsed, proses, strict=True)]
 
@@ -110,7 +123,9 @@ async def _compare(args: argparse.Namespace, sides: list[list[str]], parsed: lis
         chars = traits[side].chars_per_token
         return summarize(result, SummarySettings(one.warmup, chars, one.slo, seed=one.seed))
 
-    print(f"A: {shlex.join(sides[0])}\nB: {shlex.join(sides[1])}\nclient on {machine.words()}")
+    for name, text, side in zip("AB", (args.a, args.b), sides, strict=True):
+        print(f"{name}: {text}; {shlex.join(side)}")
+    print(f"client on {machine.words()}")
     for sentence in machine.warnings():
         print(f"warning: {sentence}")
     result = await run_pairs(args, measure, time.monotonic)
@@ -177,6 +192,7 @@ def _described(
         "verdict": result.comparison.verdict(args.metric, lower_is_better=args.metric in LATENCIES),
         "sides": {
             name: {
+                "side": (args.a, args.b)[index],
                 "options": sides[index],
                 "target": asdict(traits[index]),
                 "values": result.values[index],
@@ -191,12 +207,6 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return our own options, and those of both loads behind --."""
     where = argv.index("--") if "--" in argv else len(argv)
     return list(argv[:where]), list(argv[where + 1 :])
-
-
-def _side(text: str) -> list[str]:
-    if text.startswith(("http://", "https://")) and " " not in text:
-        return ["--url", text]
-    return shlex.split(text) if text.lstrip().startswith("-") else ["--grpc", text]
 
 
 def _pairs(text: str) -> int:

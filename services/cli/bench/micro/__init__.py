@@ -11,7 +11,6 @@ nats_socket    a plain blocking socket to a nats-server
 kv_peers       the receiving sides of KV
 kv_floors      the sending sides of what KV is compared with
 kv_paths       KV over `nats` and `shm`, over raw TCP and memcpy
-small_stack    a whole stack of the demo model, started and stopped
 event_floors   servers that have every answer ready and only write it
 token_events   the gateway's CPU for a token, over theirs
 engine_start   the floor of its cold start

@@ -1,18 +1,19 @@
-"""A whole stack of the demo model, started as `penstock up` starts it, and stopped again."""
+"""A whole stack of our own, started as `penstock up` starts it, and stopped again."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.cli.fleet.fleet_watch import BusAddress
-from services.cli.launcher_process import launcher_command
+from services.cli.launcher_process import ROOT
 from services.cli.stack_file import STACK_NAME, stack_address, stack_credentials, stack_instances, stack_pids
 from shared.bus.credentials import load_credentials
 from shared.errors import Unavailable
@@ -29,16 +30,32 @@ TAIL_BYTES = 4000
 """The last words of a stack that did not start, which are said."""
 WORDS_NAME = "words"
 """The file in the stack's folder with all that it says."""
-OPTIONS = (
+ALWAYS = ("--grpc-port", "0", "--http-port", "0")
+"""The options of every one: it is in nobody's way."""
+DEMO_OPTIONS = (
     *("--model", str(DEMO_MODEL), "--draft", "none", "--corpus", "none"),
-    *("--retriever", "0", "--speculator", "0", "--grpc-port", "0", "--http-port", "0"),
+    *("--retriever", "0", "--speculator", "0"),
 )
-LEFT_OUT = ("PENSTOCK_", "GRPC_")
-"""The beginnings of variables that configure a stack: those of the user and of this process are left out."""
+"""The options of the smallest: the demo model, and no role that it can do without."""
+CONFIGURING = ("PENSTOCK_", "GRPC_")
+"""The beginnings of variables that configure a stack."""
 
 
 @dataclass(frozen=True, slots=True)
-class SmallStack:
+class StackPlan:
+    """`options` are those of `penstock up`. `tree`: the code that runs. `configured`: the variables and the
+    penstock.toml of whoever starts it hold, too."""
+
+    options: Sequence[str]
+    tree: Path = ROOT
+    configured: bool = True
+
+
+DEMO_PLAN = StackPlan(DEMO_OPTIONS, configured=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStack:
     """A stack that is ready. `ready_s`: from the start of its launcher on."""
 
     state_dir: Path
@@ -59,31 +76,36 @@ class SmallStack:
 
 
 @contextlib.asynccontextmanager
-async def small_stack() -> AsyncIterator[SmallStack]:
+async def own_stack(plan: StackPlan = DEMO_PLAN) -> AsyncIterator[OwnStack]:
     """Start a stack, and stop it at the end. Raises Unavailable with its last words if it does not start."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         began_s = time.perf_counter()
-        launcher = await _launch(folder)
+        launcher = await _launch(plan, folder)
         try:
             await _until_ready(launcher, folder)
-            yield SmallStack(folder, time.perf_counter() - began_s)
+            yield OwnStack(folder, time.perf_counter() - began_s)
         finally:
             await _stop(launcher)
 
 
-async def _launch(folder: Path) -> asyncio.subprocess.Process:
+async def _launch(plan: StackPlan, folder: Path) -> asyncio.subprocess.Process:
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if plan.configured or not name.startswith(CONFIGURING)
+    }
     with (folder / WORDS_NAME).open("wb") as words:
         return await asyncio.create_subprocess_exec(
-            *launcher_command(),
-            *OPTIONS,
-            "--state-dir",
-            str(folder),
+            *(sys.executable, "-P", "-m", "services.launcher"),
+            *plan.options,
+            *ALWAYS,
+            *("--state-dir", str(folder)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=words,
             stderr=words,
-            cwd=folder,  # there is no penstock.toml
-            env={name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)},
+            cwd=None if plan.configured else folder,  # where there is no penstock.toml
+            env=environ | {"PYTHONPATH": str(plan.tree)},
             start_new_session=True,  # Ctrl-C reaches this process alone, which ends that one
         )
 
@@ -93,11 +115,9 @@ async def _until_ready(launcher: asyncio.subprocess.Process, folder: Path) -> No
     began_s = time.perf_counter()
     while not (folder / STACK_NAME).exists():
         if launcher.returncode is not None:
-            raise Unavailable(f"the small stack ended before it was ready:\n{_last_words(folder)}")
+            raise Unavailable(f"the stack ended before it was ready:\n{_last_words(folder)}")
         if time.perf_counter() - began_s > START_DEADLINE_S:
-            raise Unavailable(
-                f"the small stack is not ready after {START_DEADLINE_S:g} s:\n{_last_words(folder)}"
-            )
+            raise Unavailable(f"the stack is not ready after {START_DEADLINE_S:g} s:\n{_last_words(folder)}")
         await asyncio.sleep(POLL_S)
 
 
