@@ -42,6 +42,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from shared.bus.nats_server import NatsServer
+from tests.support.lent_nats import LentNats
 
 # What is imported and collected stays: walking over it again and again takes a seventh of that time.
 gc.disable()
@@ -160,6 +161,24 @@ async def nats_server() -> AsyncIterator[NatsServer]:
     await server.stop()
 
 
+@pytest.fixture(scope="session")
+def lent_servers() -> Iterator[list[LentNats]]:
+    """The server that tests of this process use one after another; none before the first."""
+    servers: list[LentNats] = []
+    yield servers
+    for server in servers:
+        server.close()
+
+
 @pytest.fixture
-async def nats_url(nats_server: NatsServer) -> str:
-    return nats_server.url
+def nats_url(request: pytest.FixtureRequest, lent_servers: list[LentNats]) -> Iterator[str]:
+    """A nats-server to which nobody is connected: the test's own where it has `nats_server`, too."""
+    if "nats_server" in request.fixturenames:
+        yield request.getfixturevalue("nats_server").url
+        return
+    server = lent_servers.pop() if lent_servers else LentNats()
+    yield server.url
+    if server.is_left():
+        lent_servers.append(server)
+    else:
+        server.close()
