@@ -5,11 +5,16 @@ from __future__ import annotations
 from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
+    from services.decode.config import DecodeConfig
+    from shared.process.service_help import answer_arguments
+
+    if __name__ == "__main__":
+        answer_arguments("decode", DecodeConfig)
+
     import asyncio
     import time
 
     from services.decode.actor import DecodeActor
-    from services.decode.config import DecodeConfig
     from shared.bus.fleet_state import HEARTBEAT_REQUEST_S
     from shared.config.fields import ConfigError
     from shared.engine import Engine

@@ -5,10 +5,15 @@ from __future__ import annotations
 from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
+    from services.detokenizer.config import DetokenizerConfig
+    from shared.process.service_help import answer_arguments
+
+    if __name__ == "__main__":
+        answer_arguments("detokenizer", DetokenizerConfig)
+
     import asyncio
 
     from services.detokenizer.actor import DetokenizerActor, GatewayLost
-    from services.detokenizer.config import DetokenizerConfig
     from shared.process.serve_actor import serve_actor
     from shared.process.service import Service, run_service
     from shared.text.model_source import resolve_model

@@ -6,6 +6,11 @@ from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     from services.gateway.config import GatewayConfig
+    from shared.process.service_help import answer_arguments
+
+    if __name__ == "__main__":
+        answer_arguments("gateway", GatewayConfig)
+
     from services.gateway.gateway import Gateway
     from services.gateway.scrape_targets import SD_PATH, scrape_targets
     from shared.process.service import Service, run_service

@@ -5,8 +5,13 @@ from __future__ import annotations
 from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
-    from services.prefill.actor import PrefillActor
     from services.prefill.config import PrefillConfig
+    from shared.process.service_help import answer_arguments
+
+    if __name__ == "__main__":
+        answer_arguments("prefill", PrefillConfig)
+
+    from services.prefill.actor import PrefillActor
     from services.prefill.pool import PoolBuffer
     from shared.engine import Engine
     from shared.engine.core_arbiter import WorkClass

@@ -5,6 +5,12 @@ from __future__ import annotations
 from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
+    from services.retriever.config import RetrieverConfig
+    from shared.process.service_help import answer_arguments
+
+    if __name__ == "__main__":
+        answer_arguments("retriever", RetrieverConfig)
+
     import asyncio
 
     import torch
@@ -12,7 +18,6 @@ with interrupts_end_at_once():
     from services.retriever.actor import RetrieverActor
     from services.retriever.cache_actor import CACHE_MESSAGES, CacheActor
     from services.retriever.computing import Computing
-    from services.retriever.config import RetrieverConfig
     from services.retriever.corpora import Corpora
     from services.retriever.corpus_indexing import CorpusIndexing
     from services.retriever.passage_ranker import PassageRanker

@@ -5,8 +5,13 @@ from __future__ import annotations
 from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
-    from services.speculator.actor import SpeculatorActor
     from services.speculator.config import SpeculatorConfig
+    from shared.process.service_help import answer_arguments
+
+    if __name__ == "__main__":
+        answer_arguments("speculator", SpeculatorConfig)
+
+    from services.speculator.actor import SpeculatorActor
     from shared.config.fields import ConfigError
     from shared.engine.core_arbiter import WorkClass
     from shared.process.service import Service, run_service

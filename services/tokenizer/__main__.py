@@ -5,10 +5,15 @@ from __future__ import annotations
 from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
+    from services.tokenizer.config import TokenizerConfig
+    from shared.process.service_help import answer_arguments
+
+    if __name__ == "__main__":
+        answer_arguments("tokenizer", TokenizerConfig)
+
     import asyncio
 
     from services.tokenizer.actor import TokenizerActor
-    from services.tokenizer.config import TokenizerConfig
     from services.tokenizer.prompt_tokenizer import PromptTokenizer
     from shared.blocks.block_hash import BlockHasher
     from shared.process.serve_actor import serve_actor

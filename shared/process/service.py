@@ -43,7 +43,6 @@ from shared.process.descriptors import raise_descriptor_limit
 from shared.process.heap import trim_heap
 from shared.process.niceness import step_back
 from shared.process.quiet_end import end_quietly
-from shared.process.service_help import check_arguments
 from shared.roles import FOLLOWED_ROLES
 from shared.telemetry import logging as telemetry_logging
 from shared.telemetry import metrics
@@ -226,7 +225,6 @@ def run_service(role: str, config_type: type[C], body: Body[C]) -> None:
 
 
 def _run_to_its_end(role: str, config_type: type[C], body: Body[C]) -> int:
-    check_arguments(role, config_type, sys.argv[1:])
     try:
         config = load_config(config_type, role)
     except ConfigError as error:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from shared.config.config_file import COMMON_TABLE, DEFAULT_FILE, FILE_VARIABLE, MODEL_TABLE
 from shared.config.fields import COMMON_SETTINGS, MODEL_SETTINGS, Rule
+from shared.process.quiet_end import end_quietly
 
 WIDTH = 100
 
 
-def check_arguments(role: str, config_type: type[Any], argv: Sequence[str]) -> None:
-    """Ends the process: with 0 after the help, with 2 and a sentence for any other argument."""
+def answer_arguments(role: str, config_type: type[Any]) -> None:
+    """End the process where it was given an argument: with its help, or with 2 and a sentence for any other.
+
+    Services ask before they import what takes a second: none of it is needed for that.
+    """
+    argv = sys.argv[1:]
+    if argv:
+        sys.exit(end_quietly(lambda: _answer(role, config_type, argv)))
+
+
+def _answer(role: str, config_type: type[Any], argv: Sequence[str]) -> NoReturn:
     parser = argparse.ArgumentParser(
         prog=f"python -m services.{role}",
         description=f"One instance of the {role} service, until SIGTERM or Ctrl-C.",
@@ -23,11 +34,10 @@ def check_arguments(role: str, config_type: type[Any], argv: Sequence[str]) -> N
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _, unknown = parser.parse_known_args(argv)
-    if unknown:
-        parser.error(
-            f"there is no argument {unknown[0]!r}; what can be set is set in {DEFAULT_FILE} or by variables, "
-            "which --help lists"
-        )
+    parser.error(
+        f"there is no argument {(unknown or argv)[0]!r}; what can be set is set in {DEFAULT_FILE} or by "
+        "variables, which --help lists"
+    )
 
 
 def describe_settings(role: str, config_type: type[Any]) -> str:

@@ -13,9 +13,9 @@ from tests.support.data import REPOSITORY
 TIMEOUT_S = 100
 
 
-def service(role: str, *argv: str) -> subprocess.CompletedProcess[str]:
+def service(role: str, *argv: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", f"services.{role}", *argv],
+        [sys.executable, *python, "-m", f"services.{role}", *argv],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -38,6 +38,14 @@ def test_help_tells_default_meaning_and_choices() -> None:
     meaning = "most draft tokens per sequence and step; 0 = no drafts (default: 4)"
     assert f"PENSTOCK_DECODE_DRAFT_TOKENS {meaning}" in words
     assert "one of auto, nats, shm (default: auto)" in words
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "speculator", "retriever", "gateway"])
+def test_help_loads_nothing_of_what_the_service_does(role: str) -> None:
+    done = service(role, "--help", python=("-X", "importtime"))
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert f"services.{role}.config" in loaded
+    assert not loaded & {"torch", "numpy", "grpc", "nats", "uvloop"}
 
 
 def test_an_argument_that_is_none_is_a_usage_error() -> None:
