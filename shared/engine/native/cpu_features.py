@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import torch
-
 from shared.errors import InvalidRequest
 
 VARIABLE = "PENSTOCK_CPU_FEATURES"
@@ -20,6 +18,8 @@ _KNOWN = {*KERNEL_FEATURES, "amx_bf16"}
 def usable_features() -> frozenset[str]:
     """Return those that this code asks for, of this CPU. Raises InvalidRequest where the variable names
     another."""
+    import torch  # noqa: PLC0415 - takes a second, and who moves KV about may never ask
+
     capabilities = torch.cpu.get_capabilities()
     found = frozenset(name for name in _KNOWN if capabilities.get(name))
     listed = os.environ.get(VARIABLE, "")

@@ -28,6 +28,7 @@ from shared.bus.bulk import BulkConnection
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
+from shared.engine.native.library import library
 from shared.errors import PenstockError
 from shared.kv.memory.plain_pool import PlainPool
 from shared.kv.memory.shared_pool import SharedPool
@@ -47,6 +48,7 @@ FLOORS = {
 
 async def measure_kv_paths(seconds: float, load: KvLoad = DEFAULT_LOAD) -> list[CostRow]:
     """Return throughput and CPU time of each path. Raises Unavailable without a nats-server."""
+    library()  # what it needs takes a second to load, which is no transfer's
     async with AsyncExitStack() as stack:
         server = NatsServer()
         stack.push_async_callback(server.stop)

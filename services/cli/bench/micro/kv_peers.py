@@ -28,6 +28,7 @@ from shared.bus import Bus, Delivery
 from shared.bus.bulk import BulkConnection
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
+from shared.engine.native.library import library
 from shared.kv.memory.plain_pool import PlainPool
 from shared.kv.receiving.receiver import KvReceiver
 from shared.tasks import cancel_until_done
@@ -146,6 +147,7 @@ def receive(mode: str, url: str, load: KvLoad) -> None:
     elif mode == STOCK:
         uvloop.run(receive_stock(url))
     else:
+        library()  # what it needs takes a second to load, which is no transfer's
         uvloop.run(receive_kv(url, mode, load))
 
 
