@@ -1,9 +1,12 @@
-"""Stacks shared by all tests that do not break them: one per set of options, started when first asked for."""
+"""Stacks shared by all tests that do not break them: one per set of options, started when first asked for.
+
+Modules that share them come first, and they end with the last one: six stacks that nobody uses compute, too.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,6 +25,61 @@ one that cannot be loaded."""
 DISAGGREGATED = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0"}
 """Every prompt is computed by a prefill worker: in the stacks of these transports, which are to be tested."""
 ALWAYS_TRANSFERRING = ("shm", "auto")
+
+SHARED_BY = ("get_stack", "documented_stack")
+"""The fixtures that share stacks, in the order in which modules come that have them."""
+
+
+class SharedStacks:
+    """Those of one fixture that run, by what they were asked for with; `modules` are all that have it."""
+
+    def __init__(self, modules: frozenset[Path]) -> None:
+        self.modules = modules
+        self._running: dict[Hashable, Stack] = {}
+        self._exits = ExitStack()
+
+    def get(self, key: Hashable, make: Callable[[], Stack]) -> Stack:
+        if key not in self._running:
+            self._running[key] = self._exits.enter_context(make())
+        return self._running[key]
+
+    def end(self) -> None:
+        """All are told at once: each takes seconds to end."""
+        for stack in self._running.values():
+            stack.process.terminate()
+        self._running.clear()
+        self._exits.close()
+
+
+SHARED = pytest.StashKey[dict[str, SharedStacks]]()
+
+
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Sort what is shuffled by now: modules that share stacks come one behind the other."""
+    shared = session.stash[SHARED] = {
+        name: SharedStacks(
+            frozenset(item.path for item in items if name in getattr(item, "fixturenames", ()))
+        )
+        for name in SHARED_BY
+    }
+    items.sort(key=lambda item: [item.path not in stacks.modules for stacks in shared.values()])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End stacks that no module behind this one has."""
+    try:
+        return (yield)
+    finally:
+        for stacks in item.session.stash[SHARED].values():
+            if nextitem is None or nextitem.path not in stacks.modules:
+                stacks.end()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Also where it stops before its last test."""
+    for stacks in session.stash.get(SHARED, {}).values():
+        stacks.end()
 
 
 @pytest.fixture(scope="session")
@@ -55,33 +113,32 @@ def broken_adapter_dir(adapter_dir: Path) -> Path:
 
 @pytest.fixture(scope="package")
 def get_stack(
-    model_dir: Path, draft_dir: Path, adapter_dir: Path, broken_adapter_dir: Path
-) -> Iterator[GetStack]:
-    """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the last test."""
-    running: dict[tuple[int, bool, str], Stack] = {}
-    with ExitStack() as stacks:
+    request: pytest.FixtureRequest,
+    model_dir: Path,
+    draft_dir: Path,
+    adapter_dir: Path,
+    broken_adapter_dir: Path,
+) -> GetStack:
+    """get_stack(decode=3, drafts=True, transport="nats") → a running stack, kept until the last module."""
 
-        def get(decode: int = 1, drafts: bool = False, transport: str = "nats") -> Stack:
-            key = (decode, drafts, transport)
-            if key not in running:
-                chosen = options(model_dir, draft_dir if drafts else None, decode, transport)
-                retriever = ("--retriever", str(int(key == WITH_RETRIEVER)))
-                adapters = ["--adapter", f"first={adapter_dir}", "--adapter", f"broken={broken_adapter_dir}"]
-                adapters = adapters if key == WITH_RETRIEVER else []
-                environ = DISAGGREGATED if transport in ALWAYS_TRANSFERRING else {}
-                running[key] = stacks.enter_context(Stack(*chosen, *retriever, *adapters, environ=environ))
-            return running[key]
+    def get(decode: int = 1, drafts: bool = False, transport: str = "nats") -> Stack:
+        key = (decode, drafts, transport)
+        chosen = options(model_dir, draft_dir if drafts else None, decode, transport)
+        retriever = ("--retriever", str(int(key == WITH_RETRIEVER)))
+        adapters = ["--adapter", f"first={adapter_dir}", "--adapter", f"broken={broken_adapter_dir}"]
+        adapters = adapters if key == WITH_RETRIEVER else []
+        environ = DISAGGREGATED if transport in ALWAYS_TRANSFERRING else {}
+        shared = request.session.stash[SHARED]["get_stack"]
+        return shared.get(key, lambda: Stack(*chosen, *retriever, *adapters, environ=environ))
 
-        yield get
-        for stack in running.values():  # all at once: each takes seconds to end
-            stack.process.terminate()
+    return get
 
 
-@pytest.fixture(scope="package")
-def documented_stack() -> Iterator[Stack]:
+@pytest.fixture
+def documented_stack(request: pytest.FixtureRequest) -> Stack:
     """The small model that ships, which answers from Penstock's own documents and reranks them."""
-    with Stack("--decode", "2", environ=RERANKING) as stack:
-        yield stack
+    shared = request.session.stash[SHARED]["documented_stack"]
+    return shared.get("", lambda: Stack("--decode", "2", environ=RERANKING))
 
 
 def options(model: Path, draft: Path | None, decode: int, transport: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from tests.e2e.test_ways_in import run
 from tests.support.client import connect, generate, request
 from tests.support.data import REPOSITORY
 from tests.support.http import call, http_client
-from tests.support.stack import RERANKING, Stack
+from tests.support.stack import Stack
 
 QUESTION: Any = [{"role": "user", "content": "How many tokens does a block hold?"}]
 STORY = "Once upon a time"
@@ -76,10 +76,9 @@ class Pet(BaseModel):
     old: bool
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Stack("--speculator", "0", environ=RERANKING) as stack:
-        yield stack
+@pytest.fixture
+def stack(documented_stack: Stack) -> Stack:
+    return documented_stack
 
 
 @pytest.fixture
