@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.fuzz.finds import kept_finds
+from tests.fuzz.fleet import lent_fleet
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.trying import seeded, try_input
 
 SEED = 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fleet() -> Iterator[None]:
+    """One for all targets that want no other."""
+    with lent_fleet():
+        yield
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from tests.fuzz.target import Fault, RunOne
 from tests.support.stack import Stack, resident_mb
@@ -89,10 +89,26 @@ def _is_bad(line: str) -> bool:
     return "Traceback" in told or (name == "penstock" and ("exited" in told or "restart" in told))
 
 
+_lent: dict[tuple[str, ...], Stack] = {}
+"""Stacks that several targets are tried on one after another, by their options."""
+
+
+@contextmanager
+def lent_fleet(*options: str) -> Iterator[None]:
+    """Meanwhile targets that want a fleet of these options have this one, and leave it running."""
+    with Stack(*options) as stack:
+        _lent[options] = stack
+        try:
+            yield
+        finally:
+            del _lent[options]
+
+
 @contextmanager
 def opened_fleet(sender: Callable[[Stack], RunOne], *options: str) -> Iterator[RunOne]:
     """Start a fleet of the built-in models. `sender` makes what sends one input to it."""
-    with Stack(*options) as stack:
+    lent = _lent.get(options)
+    with Stack(*options) if lent is None else nullcontext(lent) as stack:
         fleet = Fleet(stack, sender(stack))
         yield fleet.run_one
         fleet.settle()
