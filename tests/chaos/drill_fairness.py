@@ -56,7 +56,7 @@ class Scale:
 
 
 FULL = Scale(best_s=8.0, load_s=12.0, rounds=3, equal_s=20.0, output_tokens=250)
-SHORT = Scale(best_s=0.6, load_s=1.2, rounds=1, equal_s=2.0, output_tokens=50)
+SHORT = Scale(best_s=0.4, load_s=0.8, rounds=1, equal_s=0.8, output_tokens=30)
 
 
 class Clients:
