@@ -40,7 +40,7 @@ from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import Heartbeat
 from shared.process.descriptors import raise_descriptor_limit
-from shared.process.heap import trim_heap
+from shared.process.heap import settle_heap
 from shared.process.niceness import step_back
 from shared.process.quiet_end import end_quietly
 from shared.roles import FOLLOWED_ROLES
@@ -121,7 +121,7 @@ class Service(Generic[C]):
     async def ready(self, status: Status | None = None) -> None:
         """Everything is loaded and served: say so to the fleet, with `status` from now on."""
         assert self._heartbeats is not None
-        trim_heap()
+        settle_heap()
         self.state = "ready"
         self._heartbeats.status = status or self.heartbeat
         self._loop = LoopActivity(asyncio.get_running_loop())
