@@ -10,7 +10,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.asks.passage_asks import PassageAsks
 from services.gateway.asks.text_asks import TextAsks
 from services.gateway.config import GatewayConfig
-from services.gateway.grpc.edge_status import abort_call
+from services.gateway.grpc.edge_status import abort_call, set_status
 from services.gateway.grpc.edge_text import TextEdge, call_authorization
 from services.gateway.request.choices import Choices
 from services.gateway.scope.arrival import arrived_s
@@ -58,7 +58,7 @@ class InferenceEdge(TextEdge):
                 [_CallWriter(call, turn, index) for index in range(len(choices))]
             )
         if failed is not None:
-            await abort_call(call, failed)
+            set_status(call, failed)
 
     async def Cancel(  # noqa: N802 - gRPC's name
         self, request: pb.CancelRequest, call: grpc.aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]

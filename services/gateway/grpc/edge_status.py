@@ -23,12 +23,30 @@ MAX_STATUS_CHARS = 400
 async def abort_call(
     call: grpc.aio.ServicerContext[AnyMessage, AnyMessage], error: PenstockError
 ) -> NoReturn:
-    """End the call with the canonical status of `error`."""
+    """End the call with the canonical status of `error`, here and now."""
+    await call.abort(*_status(call, error))
+
+
+def set_status(call: grpc.aio.ServicerContext[AnyMessage, AnyMessage], error: PenstockError) -> None:
+    """Let the call end with the canonical status of `error` when its handler returns.
+
+    Nothing is raised: the library keeps what `abort` raises with the call that it was raised in, which only
+    the garbage collector finds then.
+    """
+    code, message, told = _status(call, error)
+    call.set_code(code)
+    call.set_details(message)
+    call.set_trailing_metadata(told)
+
+
+def _status(
+    call: grpc.aio.ServicerContext[AnyMessage, AnyMessage], error: PenstockError
+) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
     outcome = Outcome.of(error)
     message = str(error)[:MAX_STATUS_CHARS]
     code = grpc.StatusCode[outcome.status]
-    told = (*(call.trailing_metadata() or ()), *retry_details(code.value[0], message, outcome.retry_after_ms))
-    await call.abort(code, message, told)
+    details = retry_details(code.value[0], message, outcome.retry_after_ms)
+    return code, message, (*(call.trailing_metadata() or ()), *details)
 
 
 def retry_details(code: int, message: str, retry_after_ms: int) -> tuple[tuple[str, bytes], ...]:

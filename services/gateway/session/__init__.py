@@ -1,7 +1,7 @@
 """The life of one request, from the call to its one terminal event.
 
 In reading order: `ingress` takes a call in and `call_sessions` are its choices; `session_registry` knows
-all sessions, `session` is one; `router` places it (`route_messages`), `route_watch` sees that it
-goes on, `text_intake` takes text in and `response_relay` writes it out; `client_cancels` ends it from
-outside.
+all sessions, `session` is one, which an `interruption` ends early; `router` places it (`route_messages`),
+`route_watch` sees that it goes on, `text_intake` takes text in and `response_relay` writes it out;
+`client_cancels` ends it from outside.
 """

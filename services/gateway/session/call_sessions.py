@@ -71,9 +71,12 @@ class CallSessions:
             await cancel_until_done(*relays)
 
     def end_call(self) -> None:
-        """The edge is done with the call."""
+        """The edge is done with the call. It lets go of its sessions: gRPC holds a call in a circle with what
+        waits for its end, and only the garbage collector finds that.
+        """
         self._cancel("the client ended the call")
-        for session in self._opened:
+        opened, self._opened = self._opened, ()
+        for session in opened:
             session.on_call_ended()
 
     def _cancel(self, why: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from services.gateway.fleet.crash_record import PROVEN_TOKENS
 from services.gateway.fleet.liveness_check import is_forgotten
@@ -18,20 +17,28 @@ TRANSFER_STALL_S = 10.0
 
 
 class RouteWatch:
-    """The watch over one request, through all its routes; `deadline()` is the one in force."""
+    """The watch over one request, through all its routes; `last_token_s` is when its latest token came."""
 
-    def __init__(self, scope: RequestScope, deadline: Callable[[], Deadline]) -> None:
+    def __init__(self, scope: RequestScope) -> None:
+        self.last_token_s = 0.0
+        self._budget = scope.budget
         self._state = scope.state
         self._config = scope.context.config
         self._request_client = scope.request_client
         self._poison_requests = scope.context.poison_requests
         self._crash_record = scope.crash_record
-        self._deadline = deadline
         self._trouble: PenstockError | None = None
         self._trouble_epoch = 0
         self._noted_tokens = 0
         self._heard_s = 0.0
         self._arrived = asyncio.Event()
+
+    @property
+    def deadline(self) -> Deadline:
+        """The one in force: until the client has a token it is that of the first, then that of the next."""
+        if not self._state.log.ids:
+            return self._budget.first_token
+        return self._budget.next_token(self.last_token_s)
 
     def record_arrival(self, now_s: float) -> None:
         """A row of the route has come. One of many in the middle of an answer wakes nobody."""
@@ -85,7 +92,7 @@ class RouteWatch:
             "decode",
             self._state.route.decode,
             LivenessCheck(),
-            self._deadline().shrink(self._config.ask_timeout_s),
+            self.deadline.shrink(self._config.ask_timeout_s),
             epoch=self._state.epoch,
         )
 

@@ -264,7 +264,8 @@ class Router:
                     self._sent_load.drop(load)
         errors = [error for ask in asks if not ask.cancelled() and (error := ask.exception()) is not None]
         if errors:
-            raise _gravest(errors)
+            asks.clear()  # or what is raised would hold this frame, and this frame what is raised
+            raise errors.pop(errors.index(_gravest(errors)))
 
     def _record_sent(
         self, route: RoutingDecision, ids: tuple[int, ...], hashes: tuple[bytes, ...]

@@ -30,6 +30,7 @@ from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.session_state import is_final
+from services.gateway.session.interruption import Interruption
 from services.gateway.session.route_watch import RouteWatch
 from services.gateway.session.router import Router
 from services.gateway.session.text_intake import TextIntake
@@ -83,12 +84,11 @@ class Session:
         self._poison_requests = context.poison_requests
         self.budget = budget
         self._crash_record = scope.crash_record
-        self._interruption: PenstockError | None = None
-        self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._interruption = Interruption()
         self._cached = CachedResponse(scope)
         self._citing = AnswerCiting(scope)
-        self._watch = RouteWatch(scope, lambda: self._deadline)
-        self.intake = TextIntake(scope, self._watch, self._interrupt)
+        self._watch = RouteWatch(scope)
+        self.intake = TextIntake(scope, self._watch, self._interruption)
         self._preprocessor = Preprocessor(scope)
         self.warmer = Warmer(scope, gate, self._preprocessor)
         self._outcome: Outcome | None = None
@@ -123,19 +123,19 @@ class Session:
     def end_as_poison_request(self, hop: str) -> None:
         """The request took engines down."""
         log.warning("request_convicted", request_id=self.request_id, epoch=self.state.epoch)
-        self._interrupt(poison_request_error(hop))
+        self._interruption.interrupt(poison_request_error(hop))
 
     def on_fault(self, error: Exception) -> None:
         """End the request: what came for it cannot be taken in, by a bug here or at a worker."""
         log.error("intake_failed", request_id=self.request_id, exc_info=error)
-        self._interrupt(_gateway_failed(error))
+        self._interruption.interrupt(_gateway_failed(error))
 
     def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
         if self.budget.total.expired():
-            self._interrupt(self.state.expired())
+            self._interruption.interrupt(self.state.expired())
         else:
-            self._interrupt(Cancelled(why, hop="gateway"))
+            self._interruption.interrupt(Cancelled(why, hop="gateway"))
 
     def on_call_ended(self) -> None:
         """gRPC is done with the call."""
@@ -166,13 +166,13 @@ class Session:
     async def _supervise(self) -> Outcome:
         """The work is a task of its own: nothing on its way can keep a cancel or a deadline from it."""
         work = asyncio.create_task(self._drive_request(), name=f"drive-{self.request_id}")
-        ends: list[asyncio.Future[Any]] = [work, self._interrupted]
+        ends: list[asyncio.Future[Any]] = [work, self._interruption.came]
         try:
-            while not work.done() and self._interruption is None:
+            while not work.done() and self._interruption.error is None:
                 deadline = self._deadline
                 if deadline.expired():
                     late = "inter-token" if self.state.log.ids and deadline < self.budget.total else ""
-                    self._interrupt(self.state.expired(late))
+                    self._interruption.interrupt(self.state.expired(late))
                 else:
                     # The first token brings a deadline that may be earlier; later ones only move it on.
                     begun = [] if self.intake.begun.done() else [self.intake.begun]
@@ -181,14 +181,12 @@ class Session:
                     )
         finally:
             await cancel_until_done(work)
-        return self._outcome_of(work) if self._interruption is None else Outcome.of(self._interruption)
+        interrupted = self._interruption.error
+        return self._outcome_of(work) if interrupted is None else Outcome.of(interrupted)
 
     @property
     def _deadline(self) -> Deadline:
-        """The one in force: until the client has a token it is that of the first, then that of the next."""
-        if not self.state.log.ids:
-            return self.budget.first_token
-        return self.budget.next_token(self.intake.last_token_s)
+        return self._watch.deadline
 
     def _outcome_of(self, work: asyncio.Task[str]) -> Outcome:
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
@@ -255,14 +253,6 @@ class Session:
         """Find what supports the answer, while the workers and the place in line are another's already."""
         self._scope.meter.end()
         await self._citing.cite_answer(self._deadline.remaining_s() - LATE_S)
-
-    def _interrupt(self, error: PenstockError) -> None:
-        """End the request with `error` wherever it is."""
-        if self._interruption is not None:
-            return
-        self._interruption = error
-        self.intake.close()
-        self._interrupted.set_result(None)
 
     # ---- the end -----------------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.report import count_tokens
 from services.gateway.scope.session_state import RowVerdict
 from services.gateway.scope.text_row import TextRow
+from services.gateway.session.interruption import Interruption
 from services.gateway.session.route_watch import RouteWatch
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import Cancelled, Unavailable
@@ -17,28 +17,22 @@ from shared.telemetry import metrics
 
 
 class TextIntake:
-    """`begun` is done when the first token is there, `last_token_s` is when the latest came. `refuse` ends
-    the request of a client that does not read."""
+    """`begun` is done when the first token is there. Once there is an `interruption` nothing is taken in: the
+    client must not get what follows a row that it did not."""
 
-    def __init__(self, scope: RequestScope, watch: RouteWatch, refuse: Callable[[Cancelled], None]) -> None:
+    def __init__(self, scope: RequestScope, watch: RouteWatch, interruption: Interruption) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.last_token_s = 0.0
         self._state = scope.state
         self._response = scope.response
         self._timeline = scope.timeline
         self._meter = scope.meter
         self._watch = watch
-        self._refuse = refuse
-        self._closed = False
-
-    def close(self) -> None:
-        """The client must not get what follows a row that it did not."""
-        self._closed = True
+        self._interruption = interruption
 
     def on_text(self, row: TextRow, sender: str, now_s: float) -> None:
         """`now_s`: when it came, by the monotonic clock. Most of what a gateway does is this, row by row."""
         state = self._state
-        if self._closed:
+        if self._interruption.error is not None:
             metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
             return
         epoch, position, token_ids, text, finish, _, _ = row
@@ -62,7 +56,7 @@ class TextIntake:
 
     def on_prompt_logprobs(self, epoch: int, message: PromptLogprobs, sender: str) -> None:
         """The text waits until all of them are there."""
-        if self._closed or epoch != self._state.epoch:
+        if self._interruption.error is not None or epoch != self._state.epoch:
             metrics.STALE_MESSAGES.inc()
             return
         route = self._state.route
@@ -88,7 +82,7 @@ class TextIntake:
         if token_ids:
             count_tokens(self._state, len(token_ids))
             self._meter.draw(len(token_ids))
-            self.last_token_s = now_s
+            self._watch.last_token_s = now_s
             if not self.begun.done():
                 self.begun.set_result(None)
         if finish:
@@ -96,5 +90,5 @@ class TextIntake:
         try:
             self._response.put_text(position, token_ids, text, logprobs)
         except Cancelled as error:
-            self._refuse(error)
+            self._interruption.interrupt(error)  # the client does not read
         self._watch.record_arrival(now_s)
