@@ -11,6 +11,7 @@ from shared.engine.block_table import NO_BLOCK, BlockTable, Turnover, in_order
 from shared.engine.memory.block_pool import BlockPool
 from shared.engine.sequence import LiveSequence, blocks_for
 from shared.errors import Overloaded
+from shared.fairness.share import TenantShare
 
 RETRY_AFTER_MS = 100
 
@@ -105,7 +106,7 @@ class Allocation:
     def hold(self, sequence: LiveSequence, shares: Sequence[Share]) -> None:
         """Hold all of it, or, raising Overloaded, nothing."""
         held = list(in_order([share.cached for share in shares]))
-        self._blocks.retain(held)
+        self._blocks.retain(held, sequence.share)
         missing = sum(share.num_new for share in shares)
         if missing > self._blocks.num_free:
             self._blocks.free(held)
@@ -114,13 +115,13 @@ class Allocation:
                 retry_after_ms=RETRY_AFTER_MS,
             )
         sequence.tables = [
-            self._table(group, window, share)
+            self._table(group, window, share, sequence.share)
             for group, (window, share) in enumerate(zip(self._windows, shares, strict=True))
         ]
         sequence.num_computed = max(len(share.cached) for share in shares) * HASH_BLOCK_TOKENS
 
-    def _table(self, group: int, window: KvWindow, share: Share) -> BlockTable:
-        new = self._blocks.allocate(share.num_new)
+    def _table(self, group: int, window: KvWindow, share: Share, tenant: TenantShare) -> BlockTable:
+        new = self._blocks.allocate(share.num_new, tenant)
         gap = [NO_BLOCK] * share.gap
         return BlockTable(
             group,

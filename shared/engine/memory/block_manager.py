@@ -113,7 +113,8 @@ class BlockManager:
             self._allocation.allocate_blocks(sequence, num_tokens, max_cached)
         except Overloaded:
             sequence.tables = [
-                BlockTable(table.group, table.window, self._blocks.allocate(1)) for table in sequence.tables
+                BlockTable(table.group, table.window, self._blocks.allocate(1, sequence.share))
+                for table in sequence.tables
             ]
             sequence.num_computed = 0
             raise
@@ -121,7 +122,7 @@ class BlockManager:
     def _lengthen(self, sequence: LiveSequence, missing: Iterable[int]) -> None:
         """Lengthen each table by so many new blocks. Raises Overloaded, taking none."""
         missing = list(missing)
-        new = self._blocks.allocate(sum(missing))
+        new = self._blocks.allocate(sum(missing), sequence.share)
         for table, count in zip(sequence.tables, missing, strict=True):
             table.blocks += new[:count]
             del new[:count]
@@ -133,7 +134,7 @@ class BlockManager:
             if not table.anchors:
                 continue
             owners = self._blocks.match(sequence.chain.hashes[: table.num_committed], table.group)
-            self._blocks.retain(owners)
+            self._blocks.retain(owners, sequence.share)
             self._blocks.free([*table.anchors, *table.blocks[: len(owners)]])
             table.blocks[: len(owners)] = owners
             table.anchors = []
@@ -196,7 +197,7 @@ class BlockManager:
         if len(shared) + sum(missing) > self._blocks.num_free:
             return False
         for table in shared:
-            (own,) = self._blocks.allocate(1)
+            (own,) = self._blocks.allocate(1, sequence.share)
             self._copy_block(table.blocks[index], own)
             self._blocks.free([table.blocks[index]])
             table.blocks[index] = own

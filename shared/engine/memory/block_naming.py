@@ -110,7 +110,7 @@ class BlockNaming:
             return
         given = max(turnover.first, first) + self._allocation.most_turning(table.window)
         given = min(turnover.end, given)
-        table.blocks[turnover.given : given] = self._blocks.allocate(given - turnover.given)
+        table.blocks[turnover.given : given] = self._blocks.allocate(given - turnover.given, sequence.share)
         turnover.given = given
         if given == turnover.end:  # it needs no more, so that others may hold them too
             self._name(sequence, table, table.turning(sequence.num_computed))

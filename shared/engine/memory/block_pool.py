@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
+from shared.engine.memory.tenant_blocks import TenantBlocks
 from shared.errors import InternalError, Overloaded
+from shared.fairness.share import OPEN_SHARE, TenantShare
 
 
 class BlockEvent(NamedTuple):
@@ -22,16 +24,17 @@ class BlockPool:
     the group of layers that it is of. Any block may be of any group.
 
     A block is held (references > 0), cached (no reference, but its hash still finds it) or blank. Cached
-    blocks are evicted least recently used first, only when no blank one is left. Where sequences hold all
-    their blocks that is always a leaf, a block whose followers are gone: a follower's holders hold it too,
-    and give it back last. Where they give back what is behind their window, that goes first."""
+    blocks are evicted only when no blank one is left: the least recently used one of the tenant that has most
+    (`TenantBlocks`). Where sequences hold all their blocks that is always a leaf, a block whose followers are
+    gone: a follower's holders hold it too, and give it back last. Where they give back what is behind their
+    window, that goes first."""
 
     def __init__(self, num_blocks: int, groups: KvGroups = ONE_GROUP, *, prefix_cache: bool = True) -> None:
         self.num_blocks = num_blocks
         self.prefix_cache = prefix_cache
         self._references = [0] * num_blocks
         self._blank = dict.fromkeys(range(num_blocks - 1, -1, -1))  # popped from the end: lowest id first
-        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
+        self._cached = TenantBlocks()
         self._hash_of: dict[int, tuple[bytes, int]] = {}  # block -> hash, group
         self._blocks_of: list[dict[bytes, int]] = [{} for _ in range(groups.count)]  # group: hash -> block
         self._groups = groups
@@ -75,18 +78,23 @@ class BlockPool:
         """Return how many of `blocks` nobody holds: retaining those takes them from `num_free`."""
         return sum(self._references[block] == 0 for block in blocks)
 
-    def retain(self, blocks: Iterable[int]) -> None:
-        """Add a reference to blocks that `match` found."""
+    def num_of(self, tenant: str) -> int:
+        """Return how many blocks are the tenant's, those that it holds and those that are cached."""
+        return self._cached.num_of(tenant)
+
+    def retain(self, blocks: Iterable[int], share: TenantShare = OPEN_SHARE) -> None:
+        """Add a reference to blocks that `match` found, for a sequence of `share`."""
         for block in blocks:
             if self._references[block] == 0:
-                del self._cached[block]
+                self._cached.hold(block, share)
             self._references[block] += 1
 
-    def allocate(self, count: int) -> list[int]:
-        """`count` blocks with one reference each and no known content. Raises Overloaded, taking none."""
+    def allocate(self, count: int, share: TenantShare = OPEN_SHARE) -> list[int]:
+        """`count` blocks with one reference each and no known content, for a sequence of `share`. Raises
+        Overloaded, taking none."""
         if count > self.num_free:
             raise Overloaded(f"{count} KV blocks are needed and {self.num_free} are free; try again later")
-        return [self._take() for _ in range(count)]
+        return [self._take(share) for _ in range(count)]
 
     def free(self, blocks: Iterable[int]) -> None:
         """Drop one reference from each block. Pass a sequence's blocks in order.
@@ -99,8 +107,9 @@ class BlockPool:
             self._references[block] -= 1
             if self._references[block] == 0:
                 if block in self._hash_of:
-                    self._cached[block] = None
+                    self._cached.rest(block)
                 else:
+                    self._cached.give_back(block)
                     self._blank[block] = None
 
     def commit(self, block: int, block_hash: bytes, group: int = 0) -> int:
@@ -163,14 +172,15 @@ class BlockPool:
         if blocks is None and resting != self.num_free:
             raise InternalError("something is free that is no KV block of this pool")
 
-    def _take(self) -> int:
+    def _take(self, share: TenantShare) -> int:
         if self._blank:
             block, _ = self._blank.popitem()
         else:
-            block, _ = self._cached.popitem(last=False)
+            block = self._cached.evict(share)
             block_hash, group = self._hash_of.pop(block)
             del self._blocks_of[group][block_hash]
             self._record(block_hash, group, "removed")
+        self._cached.take(block, share)
         self._references[block] = 1
         return block
 
