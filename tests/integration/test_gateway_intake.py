@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.config import GatewayConfig
 from services.gateway.grpc import edge_intake, edge_server, wide_server
 from services.gateway.grpc.edge_intake import GENERATE
 from shared.tasks import cancel_until_done
@@ -40,6 +41,52 @@ async def channels(running: Running, count: int) -> AsyncIterator[list[grpc.aio.
         ]
         await asyncio.gather(*(channel.channel_ready() for channel in made))
         yield made
+
+
+class _Readers(grpc.GenericRpcHandler):
+    """A method that reads all, and one that reads nothing while `hold` is not set."""
+
+    def __init__(self) -> None:
+        self.hold = asyncio.Event()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        async def read_all(messages: AsyncIterator[bytes], _call: Any) -> AsyncIterator[bytes]:
+            async for _ in messages:
+                pass
+            yield b"read"
+
+        async def read_nothing(_messages: AsyncIterator[bytes], _call: Any) -> AsyncIterator[bytes]:
+            await self.hold.wait()
+            yield b""
+
+        reads = details.method == "/test/all"
+        return grpc.stream_stream_rpc_method_handler(read_all if reads else read_nothing)
+
+
+async def test_a_message_that_nobody_reads_is_not_taken_in_however_fast_its_connection_is() -> None:
+    readers, piece = _Readers(), b"x" * 4096
+    server = grpc.aio.server(options=edge_server._options(GatewayConfig()))
+    server.add_generic_rpc_handlers((readers,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OWN_POOL) as channel:
+            call = channel.stream_stream("/test/all")()
+            for _ in range(60):
+                await call.write(bytes(1 << 20))
+            await call.done_writing()
+            assert await call.read() == b"read"
+            call, sent = channel.stream_stream("/test/nothing")(), 0
+            with suppress(TimeoutError):
+                while sent <= 2 * edge_server.MAX_UNREAD_BYTES:  # some of it waits at the client
+                    async with asyncio.timeout(0.5):
+                        await call.write(piece)
+                    sent += len(piece)
+            call.cancel()
+        assert sent <= 2 * edge_server.MAX_UNREAD_BYTES
+    finally:
+        readers.hold.set()
+        await server.stop(None)
 
 
 async def ending(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError:

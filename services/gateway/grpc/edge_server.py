@@ -45,6 +45,10 @@ MAX_UNREAD_CALLS = 16_384
 """The most calls of a method that have come in and were not looked at yet, of all connections; more are
 cancelled without a word. One connection never has more than `most_calls` open: its client's library holds
 back the rest, which costs nothing here and ends by its own deadline."""
+MAX_UNREAD_BYTES = 65_536
+"""The most of a call's message that is taken in before anybody reads it; the client's library holds back the
+rest. So all calls of a method that wait to be looked at are 1 GiB at most. By itself the library guesses how
+much a connection can carry and takes in that: 8 to 16 MB of each call of one that has sent much before."""
 UNREAD_CALL_S = 60
 """The longest time for which a call may not be looked at."""
 
@@ -149,6 +153,8 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         ("grpc.server.max_pending_requests_hard_limit", MAX_UNREAD_CALLS),
         ("grpc.server_max_unrequested_time_in_server", UNREAD_CALL_S),
         ("grpc.max_concurrent_streams", most_calls(config)),
+        ("grpc.http2.lookahead_bytes", MAX_UNREAD_BYTES),
+        ("grpc.http2.bdp_probe", 0),
         # Else calls that have ended and are not forgotten yet count too: new ones are refused without a word.
         ("grpc.http.overload_protection", 0),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
