@@ -13,6 +13,7 @@ from pathlib import Path
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from tests.chaos.core_time import CoreTime
+from tests.chaos.ends import Ends
 from tests.chaos.first_token_parts import SLOWEST_SHARE, Parts, excess_ms, first_token_parts, parts_table
 from tests.chaos.load import Load, Metadata, Shape, closed_loop, narrow_channel, open_loop
 from tests.chaos.own_process import OwnProcess, own_process
@@ -165,7 +166,7 @@ class FairnessDrill:
             sum(len(call.answer.ids) for call in load.ended("finished") if call.ended_s <= within_s)
             for load in loads
         ]
-        self._report.add("equals", *_counts(loads), f"{sum(tokens) / within_s:.0f}", "-", "-")
+        self._report.add("equals", *Ends.of(loads, TTFT_MS).cells, f"{sum(tokens) / within_s:.0f}", "-", "-")
         lost = sum(len(load.calls) - len(load.ended("finished")) for load in loads)
         self._report.claim("saturated tenants lose no request", f"{lost} were not served", holds=not lost)
         index = jain(tokens)
@@ -181,7 +182,7 @@ class FairnessDrill:
         heavy = [loads[HEAVY] for loads in rounds if HEAVY in loads]
         self._report.add(
             name,
-            *_counts(loads),
+            *Ends.of(loads, TTFT_MS).cells,
             f"{_goodput(rounds):.0f}",
             spread(_light_ttfts(rounds)),
             spread(_ttfts(heavy)),
@@ -196,6 +197,15 @@ class FairnessDrill:
             f"{unserved:.1%} were not, in order of arrival {unserved_in_order:.1%}",
             holds=unserved <= UNSERVED_LIMIT,
             timed=True,
+        )
+        ends = Ends.of(
+            [load for rounds in (alone, in_order, fair) for each in rounds for load in each.values()],
+            TTFT_MS,
+        )
+        self._report.claim(
+            "who is not served is shed, or has expired after waiting for as long as it had",
+            f"{ends.shed} shed, {ends.expired} expired, {ends.other} otherwise{ends.hops}",
+            holds=not ends.other,
         )
         alone_ms, in_order_ms, fair_ms = (
             percentile(_light_ttfts(rounds), 0.99) for rounds in (alone, in_order, fair)
@@ -249,12 +259,6 @@ def jain(values: list[int]) -> float:
     return sum(values) ** 2 / (len(values) * squares) if squares else 0.0
 
 
-def _counts(loads: list[Load]) -> tuple[int, int, int, int]:
-    sent = sum(len(load.calls) for load in loads)
-    finished, shed = (sum(len(load.ended(outcome)) for load in loads) for outcome in ("finished", "shed"))
-    return sent, finished, shed, sent - finished - shed
-
-
 def _goodput(rounds: list[dict[str, Load]]) -> float:
     tokens = sum(load.goodput * load.seconds for loads in rounds for load in loads.values())
     return tokens / sum(max(load.seconds for load in loads.values()) for loads in rounds)
@@ -291,7 +295,10 @@ def _ttfts(loads: list[Load]) -> list[float]:
     return [call.answer.ttft_us / 1e3 for load in loads for call in load.ended("finished")]
 
 
-HEAD = ("load", "sent", "finished", "shed", "other", "tokens/s", "TTFT of light p50 / p99 / max", "of heavy")
+HEAD = (
+    *("load", "sent", "finished", "shed", "expired", "other", "tokens/s"),
+    *("TTFT of light p50 / p99 / max", "of heavy"),
+)
 
 
 PARTS_HEAD = ("first token of light tenants: phase", "alone p50 / p99 ms", "beside the heavy one")
