@@ -206,6 +206,7 @@ class FairnessDrill:
             "who is not served is shed, or has expired after waiting for as long as it had",
             f"{ends.shed} shed, {ends.expired} expired, {ends.other} otherwise{ends.hops}",
             holds=not ends.other,
+            timed=True,
         )
         alone_ms, in_order_ms, fair_ms = (
             percentile(_light_ttfts(rounds), 0.99) for rounds in (alone, in_order, fair)

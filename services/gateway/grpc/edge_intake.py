@@ -20,7 +20,7 @@ from google.protobuf.descriptor import Descriptor
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
 from services.gateway.grpc.edge import refuse_request
-from services.gateway.grpc.edge_status import set_status
+from services.gateway.grpc.edge_status import abort_call, set_status
 from services.gateway.grpc.edge_text import AnyCall, call_authorization, client_metadata
 from services.gateway.grpc.message_parts import check_parts
 from services.gateway.scope.arrival import arrived_s, note_arrival
@@ -146,9 +146,10 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     async def _refuse(self, method: str, error: PenstockError, call: AnyCall) -> None:
         if method == GENERATE:
             await refuse_request(RequestTimeline(0, began_s=arrived_s()), error, call)
+            set_status(call, error)
         else:
             record_refusal(error)
-        set_status(call, error)
+            await abort_call(call, error)
 
 
 def _note_identity(method: str, call: AnyCall) -> CallIdentity:

@@ -164,6 +164,8 @@ class BlockPool:
                 raise InternalError(f"KV block {block} is free twice, free while it is held, or neither")
             if (is_cached and name is None) or (is_blank and name is not None):
                 raise InternalError(f"KV block {block} is cached without a hash, or blank with one")
+            if is_blank == self._cached.is_owned(block):
+                raise InternalError(f"KV block {block} is blank and a tenant's, or neither")
             if name is not None and self._blocks_of[name[1]].get(name[0]) != block:
                 raise InternalError("the prefix cache's two directions disagree")
             resting += references == 0

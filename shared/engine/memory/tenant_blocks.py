@@ -48,6 +48,10 @@ class TenantBlocks:
         tenant = self._tenant_of.get(block)
         return tenant is not None and block in self._holdings[tenant].resting
 
+    def is_owned(self, block: int) -> bool:
+        """Return whether the block is anybody's."""
+        return block in self._tenant_of
+
     def num_of(self, tenant: str) -> int:
         """Return how many blocks are the tenant's."""
         holding = self._holdings.get(tenant)
