@@ -10,12 +10,22 @@ the time of day of a machine, there or here, moves no deadline.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 from shared.errors import DeadlineExpired
+from shared.seams.clock import SYSTEM_CLOCK, Clock
+
+__all__ = [
+    "MAX_SKEW_US",
+    "NO_DEADLINE_US",
+    "OFFSET_WINDOW",
+    "SYSTEM_CLOCK",
+    "Clock",
+    "ClockOffsets",
+    "ClockReading",
+    "Deadline",
+]
 
 MAX_SKEW_US = 50_000
 """A time of day that is off by more marks the instance as skewed, in metrics and status."""
@@ -25,33 +35,6 @@ OFFSET_WINDOW = 32
 
 NO_DEADLINE_US = 0
 """The wire value of "no deadline"; only fire-and-forget fleet messages carry it."""
-
-
-class Clock(Protocol):
-    """Time as the process sees it; tests pass a fake one."""
-
-    def monotonic_s(self) -> float: ...
-    def unix_us(self) -> int: ...
-    def steady_us(self) -> int: ...
-
-
-class SystemClock:
-    def __init__(self) -> None:
-        self._began_us = (time.time_ns() - time.monotonic_ns()) // 1000
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
-
-    def unix_us(self) -> int:
-        """The time of day, which may be set."""
-        return time.time_ns() // 1000
-
-    def steady_us(self) -> int:
-        """The time of day as it was when this clock was made, moved on by the monotonic clock."""
-        return self._began_us + time.monotonic_ns() // 1000
-
-
-SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True, order=True)

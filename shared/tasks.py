@@ -1,11 +1,20 @@
-"""Tasks that are cancelled until they end."""
+"""Tasks that are named when they begin, and cancelled until they end."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 CANCEL_AGAIN_S = 0.05
+
+
+def start_task(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    """Run `work` beside its caller, who keeps the task: the event loop alone would let go of it. `name` is
+    what a log or a debugger says of it, the same in each run."""
+    return asyncio.get_running_loop().create_task(work, name=name)
 
 
 async def cancel_until_done(*tasks: asyncio.Task[Any]) -> None:

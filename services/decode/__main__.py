@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shared.process.quiet_end import interrupts_end_at_once
+from shared.seams.clock import SYSTEM_CLOCK
 
 with interrupts_end_at_once():
     from services.decode.config import DecodeConfig
@@ -12,7 +13,6 @@ with interrupts_end_at_once():
         answer_arguments("decode", DecodeConfig)
 
     import asyncio
-    import time
 
     from services.decode.actor import DecodeActor
     from shared.bus.fleet_state import HEARTBEAT_REQUEST_S
@@ -57,7 +57,7 @@ async def body(service: Service[DecodeConfig]) -> None:
                 service.bus,
                 bulk,
                 service.instance,
-                time.time_ns() // 1000,  # a process that was restarted must not get its predecessor's chunks
+                SYSTEM_CLOCK.unix_us(),  # a process that was restarted must not get its predecessor's chunks
                 engine.kv_pool,
                 config.kv_transport,
                 on_complete=on_complete,

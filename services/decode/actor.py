@@ -6,7 +6,6 @@ speculators.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -28,6 +27,7 @@ from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
 from shared.messages import Accepted, DecodeReport, Held
 from shared.process.service import Service
 from shared.sampling.defaults import SamplingDefault
+from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.engine_actor import WorkerLoad
@@ -154,7 +154,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             raise StaleEpoch("this route of the request is here already")
         self.take_in(job, reserve.adapter, lambda: self._book.add(job))
         if job.is_local:
-            job.arrived_s = time.monotonic()
+            job.arrived_s = SYSTEM_CLOCK.monotonic_s()
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])
             job.computed_tokens = known * BLOCK_TOKENS
             self._service.changed()
@@ -219,7 +219,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         ]
         faults = [(job, output.fault) for job, output in outputs if output.fault is not None]
         outputs = [(job, output) for job, output in outputs if output.fault is None]
-        now_s = time.monotonic()
+        now_s = SYSTEM_CLOCK.monotonic_s()
         await self._outbox.tokens(job_output(job, output, now_s) for job, output in outputs)
         for job, output in outputs:
             job.last_token_s = now_s
@@ -298,7 +298,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             await self._begun(job, outcome)
         else:
             job.phase = JobPhase.DECODING
-            job.queue_us = max(0, round((time.monotonic() - job.ready_s) * 1e6))
+            job.queue_us = max(0, round((SYSTEM_CLOCK.monotonic_s() - job.ready_s) * 1e6))
             self._open_draft(job)
         self._service.changed()
 
@@ -316,7 +316,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
     async def _begun(self, job: DecodeJob, admitted: AdmitResult) -> None:
         """The engine has the prompt, and computes it beside the streams that run."""
         job.phase = JobPhase.COMPUTING
-        job.started_s = time.monotonic()
+        job.started_s = SYSTEM_CLOCK.monotonic_s()
         job.computed_tokens = admitted.cached_tokens
         metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.token_ids) // BLOCK_TOKENS)
         metrics.PREFIX_CACHE_HITS.inc(admitted.cached_tokens // BLOCK_TOKENS)
@@ -383,7 +383,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         job.first_tokens = token_ids
         job.transfer_us = exposed_us
         self._pace.observe_transfer(exposed_us)
-        job.ready_s = time.monotonic()
+        job.ready_s = SYSTEM_CLOCK.monotonic_s()
         job.last_token_s = job.ready_s - exposed_us / 1e6
         self.wake()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 
 log = structlog.get_logger()
 
@@ -20,7 +20,7 @@ class Tasks:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
+        task = start_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._done)
         return task

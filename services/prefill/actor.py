@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -24,6 +23,7 @@ from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import OnFailed, OnReleased, TransferKey
 from shared.messages import Accepted, Held
 from shared.process.service import Service
+from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.engine_actor import WorkerLoad
@@ -136,7 +136,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             self.bus.deadline_at(prefill.first_token_us, envelope.origin),
             vocab_size=engine.model_config.vocab_size,
             max_model_len=engine.max_model_len,
-            now_s=time.monotonic(),
+            now_s=SYSTEM_CLOCK.monotonic_s(),
         )
         await self.replace_earlier(job, delivery.sender)
         if job.key not in self._book.jobs:
@@ -160,7 +160,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         verdict = tried.refusal[: InvalidRequest.max_chars] or tried.took_us / 1e6
         job = self._book.jobs.get(key)
         if job is None:
-            self._early_verdicts.put((key, delivery.sender), verdict, time.monotonic())
+            self._early_verdicts.put((key, delivery.sender), verdict, SYSTEM_CLOCK.monotonic_s())
         elif delivery.sender in ("", job.peer):
             self._grammar_compiler.hear(key, verdict)
         else:
@@ -181,7 +181,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         """Look at jobs that wait or are being sent; those that are computed are looked at between two
         steps."""
         await super().on_tick()
-        self._early_verdicts.forget(time.monotonic())
+        self._early_verdicts.forget(SYSTEM_CLOCK.monotonic_s())
         for job in self._book.expired_at_work():
             if job.phase is JobPhase.TRANSFERRING:
                 await self._lose(job, self.deadline_passed(job))
@@ -202,7 +202,9 @@ class PrefillActor(WorkerActor[PrefillJob]):
         for scores in result.prompt_scores:
             await self._send_scores(scores)
         # The first token goes out before KvDone: time to first token never waits for the transfer.
-        await self._outbox.tokens(job_output(job, output, time.monotonic()) for job, output in first_tokens)
+        await self._outbox.tokens(
+            job_output(job, output, SYSTEM_CLOCK.monotonic_s()) for job, output in first_tokens
+        )
         if first_tokens:
             await asyncio.sleep(0)  # they leave now, not behind what follows from here on
         self._step_events.deliver()
@@ -226,7 +228,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         jobs, expired = self._book.take_jobs(room)
         await self._report_expired(expired)
         for job in jobs:
-            job.started_s = time.monotonic()
+            job.started_s = SYSTEM_CLOCK.monotonic_s()
         callbacks = [self._announcer.layer_callback(job) for job in jobs]
         if any(job.refused_s is not None for job in jobs):  # a step for nothing would only wake the next one
             self._joined(jobs, await self._driver.admit(jobs, callbacks))

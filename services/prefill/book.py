@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 
@@ -14,6 +13,7 @@ from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import TenantShare
 from shared.fairness.token_cost import prompt_cost
 from shared.messages import MAX_REPORTED_TENANTS, TenantQueue
+from shared.seams.clock import SYSTEM_CLOCK
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase
 from shared.worker.job_book import JobBook
@@ -65,7 +65,7 @@ class PrefillBook(JobBook[PrefillJob]):
     def put_back(self, job: PrefillJob) -> None:
         """The job found no room in the engine."""
         if job.refused_s is None:
-            job.refused_s = time.monotonic()
+            job.refused_s = SYSTEM_CLOCK.monotonic_s()
         self._counters.charge(job.share, -job.charged)
         self.queue.put_back(job.entry())
 
@@ -122,7 +122,7 @@ class PrefillBook(JobBook[PrefillJob]):
         for key in keys:
             job = self.remove(key)
             if job is not None:
-                waited_ms = round(1000 * (time.monotonic() - job.arrived_s))
+                waited_ms = round(1000 * (SYSTEM_CLOCK.monotonic_s() - job.arrived_s))
                 lost.append(
                     (job, deadline_passed(f"while it waited for {waited_ms} ms in the prefill queue"))
                 )

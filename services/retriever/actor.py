@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import structlog
@@ -52,6 +51,8 @@ from shared.messages import (
 from shared.process.serve_actor import ServiceActor
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import MAX_TOKENS, MODEL_NAME
+from shared.seams.threads import THREADS
+from shared.tasks import start_task
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -90,7 +91,7 @@ class RetrieverActor(ServiceActor):
         self._timer: asyncio.TimerHandle | None = None
         self._crash: BaseException | None = None
         self._tombstones = Tombstones()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=HOP)
+        self._thread = THREADS.pool(1, HOP)
 
     def status(self) -> Heartbeat:
         return replace(
@@ -184,7 +185,7 @@ class RetrieverActor(ServiceActor):
             self._work_queue.forget(asked)
             await self._give(asked, asked.late_answer())
         if self._work is None and (work := self._work_queue.next_work()) is not None:
-            self._work = asyncio.create_task(self._run(work), name="retrieve")
+            self._work = start_task(self._run(work), name="retrieve")
             self._work.add_done_callback(self._on_done)
         self._set_timer()
         metrics.QUEUE_DEPTH.labels(service=HOP).set(self._work_queue.waiting)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
@@ -28,7 +27,8 @@ from shared.messages import KeepResponse, LookUpResponse, ResponseFound, Respons
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import DIMENSIONS, EmbeddedQuestions
 from shared.retrieval.encoders.vectors import Vectors
-from shared.tasks import cancel_until_done
+from shared.seams.threads import THREADS
+from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ class CacheActor(BusActor):
         self._waiting: deque[WaitingLookup] = deque()
         self._vectors: FairCache[bytes, Vectors] = FairCache(MAX_KEPT_VECTORS)
         self._work: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-cache")
+        self._thread = THREADS.pool(1, "response-cache")
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class CacheActor(BusActor):
 
     async def turn(self) -> bool:
         if self._work is None and self._waiting:
-            self._work = asyncio.create_task(self._compare(), name="compare")
+            self._work = start_task(self._compare(), name="compare")
             self._work.add_done_callback(self._on_done)
         return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from services.retriever.config import RetrieverConfig
 from services.retriever.corpora import Corpora
 from services.retriever.index_follower import POLL_S, IndexFollower
 from services.retriever.served_corpus import ServedCorpus
-from shared.deadline import Deadline
+from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import PenstockError, Unavailable
 from shared.process.service import Service
 from shared.retrieval.documents.corpus import is_other_kind
@@ -48,7 +47,7 @@ class CorpusIndexing:
         self._turn = asyncio.Lock()
         self._untried = set(corpora)
         self._awaited: set[ServedCorpus] = set()
-        self._told_s = time.monotonic()
+        self._told_s = SYSTEM_CLOCK.monotonic_s()
 
     def start(self) -> None:
         for corpus in self._corpora:
@@ -117,8 +116,8 @@ class CorpusIndexing:
 
         def progress(done: int, total: int) -> None:
             get_on()
-            if time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
-                self._told_s = time.monotonic()
+            if SYSTEM_CLOCK.monotonic_s() - self._told_s >= PROGRESS_EVERY_S:
+                self._told_s = SYSTEM_CLOCK.monotonic_s()
                 log.info("indexing", corpus=name, done_passages=done, total_passages=total)
                 _serve_old(corpus, follower)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 from services.retriever.question import DEGRADED_RERANK, SearchAsk, wanted_passages
 from shared.errors import DeadlineExpired
 from shared.messages import Retrieved, ScoredPassage
 from shared.retrieval.encoders.rerank import Reranker, rerank_passages
+from shared.seams.clock import SYSTEM_CLOCK
 
 RERANKED_PASSAGES = 32
 """The passages of a question that are reranked: the best of its search."""
@@ -33,7 +33,7 @@ class PassageRanker:
     def rank_passages(self, ask: SearchAsk, unranked: Unranked) -> Retrieved | DeadlineExpired:
         """The best passages in the reranker's order, as many of them as there was time for, then the
         others. Their scores are those of the search, dealt out anew: the higher, the better."""
-        began_ns, found = time.perf_counter_ns(), unranked.found
+        began_ns, found = SYSTEM_CLOCK.monotonic_ns(), unranked.found
         best, rest = found.passages[: len(unranked.texts)], found.passages[len(unranked.texts) :]
         ranked = rerank_passages(
             self._reranker,
@@ -52,7 +52,7 @@ class PassageRanker:
             found,
             passages=tuple(map(_with_score, ordered, scores)),
             degraded="" if ranked.whole else DEGRADED_RERANK,
-            rerank_us=(time.perf_counter_ns() - began_ns) // 1000,
+            rerank_us=(SYSTEM_CLOCK.monotonic_ns() - began_ns) // 1000,
         )
         return wanted_passages(reranked, ask.retrieve)
 

@@ -7,7 +7,6 @@ much as the embedder knows of the question's language. What is to be reranked co
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from shared.retrieval.encoders.question_vectors import QuestionVectors
 from shared.retrieval.encoders.vectors import Vectors
 from shared.retrieval.index.lexical import Allowed, Rows, Scores
 from shared.retrieval.index.passage_index import Hit, PassageIndex
+from shared.seams.clock import SYSTEM_CLOCK
 
 FIRST_STAGE_PASSAGES = 100
 """The passages of each ranking."""
@@ -64,7 +64,7 @@ class Searcher:
     def search_passages(self, asks: Sequence[SearchAsk]) -> list[Retrieved | Unranked | PenstockError]:
         """One answer each, or what it is to be made of; the times are those of the whole batch, which each of
         them waited."""
-        began_ns = time.perf_counter_ns()
+        began_ns = SYSTEM_CLOCK.monotonic_ns()
         queries = [ask.retrieve.query for ask in asks]
         groups = _groups(asks)
         words: dict[int, Ranking] = {}
@@ -78,9 +78,9 @@ class Searcher:
                 asks[place].found = wanted_passages(
                     _answer(group, rated, degraded=DEGRADED_DENSE), asks[place].retrieve
                 )
-        words_ns = time.perf_counter_ns()
+        words_ns = SYSTEM_CLOCK.monotonic_ns()
         embedded = self._vectors.embed_questions(queries, [ask.retrieve.tenant for ask in asks])
-        embed_us = (time.perf_counter_ns() - words_ns) // 1000
+        embed_us = (SYSTEM_CLOCK.monotonic_ns() - words_ns) // 1000
         hits_of: dict[int, list[Hit]] = {}
         cosines: dict[int, Ranking] = {}
         settled: set[int] = set()
@@ -97,7 +97,7 @@ class Searcher:
                 hits_of[place] = self._hits(asks[place], group.index, [meaning, words[place]])
                 if agreed or _is_clear(hits_of[place]):
                     settled.add(place)
-        search_us = (time.perf_counter_ns() - began_ns) // 1000 - embed_us
+        search_us = (SYSTEM_CLOCK.monotonic_ns() - began_ns) // 1000 - embed_us
         group_of = {place: group for group in groups for place in group.places}
         answers: list[Retrieved | Unranked | PenstockError] = []
         for place, ask in enumerate(asks):

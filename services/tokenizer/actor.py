@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import structlog
@@ -37,6 +36,8 @@ from shared.messages import (
 )
 from shared.process.serve_actor import ServiceActor
 from shared.process.service import Service
+from shared.seams.threads import THREADS
+from shared.tasks import start_task
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -57,7 +58,7 @@ class TokenizerActor(ServiceActor):
         self._running: dict[asyncio.Task[None], Delivery] = {}
         self._tombstones = Tombstones()
         self._crash: BaseException | None = None
-        self._threads = ThreadPoolExecutor(service.config.workers, thread_name_prefix=HOP)
+        self._threads = THREADS.pool(service.config.workers, HOP)
 
     def status(self) -> Heartbeat:
         return replace(
@@ -134,7 +135,7 @@ class TokenizerActor(ServiceActor):
             await self.refuse(asked, DeadlineExpired("the deadline passed before it was this prompt's turn"))
         while self._waiting and len(self._running) < self._service.config.workers:
             asked = self._waiting.popleft()
-            task = asyncio.create_task(self._work(asked), name="tokenize")
+            task = start_task(self._work(asked), name="tokenize")
             self._running[task] = asked
             task.add_done_callback(self._done)
         metrics.QUEUE_DEPTH.labels(service=HOP).set(len(self._waiting))

@@ -17,6 +17,7 @@ from shared.actor.actor import Actor
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import InternalError
 from shared.health import Activity
+from shared.tasks import start_task
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -86,7 +87,7 @@ class Supervisor:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. Raises InternalError when a child crashed too often."""
-        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._failed.wait())]
+        waits = [start_task(stop.wait(), name="stop"), start_task(self._failed.wait(), name="failed")]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -115,7 +116,7 @@ class Supervisor:
     # ---- keeping ----------------------------------------------------------------------------------
 
     def _add(self, keeper: Coroutine[Any, Any, None], name: str, ref: ActorRef[Any] | None) -> None:
-        task = asyncio.create_task(keeper, name=name)
+        task = start_task(keeper, name=name)
         task.add_done_callback(self._on_kept)
         self._children.append((task, ref))
 

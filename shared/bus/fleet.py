@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
@@ -26,7 +25,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock, ClockReading, Deadline
 from shared.errors import PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Heartbeat, HeartbeatRequest, Snapshot, SnapshotRequest
 from shared.roles import ROLES
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 
 log = structlog.get_logger()
 
@@ -86,7 +85,7 @@ class FleetView:
     async def start(self, bus: Bus) -> None:
         """`listen`, and `run` in a task of its own; a service has its supervisor run it instead."""
         await self.listen(bus)
-        self._sweeper = asyncio.create_task(self.run(), name="fleet-sweep")
+        self._sweeper = start_task(self.run(), name="fleet-sweep")
         self._sweeper.add_done_callback(_log_failure)
 
     async def stop(self) -> None:
@@ -146,7 +145,7 @@ class FleetView:
         self._start_call(self._call(subjects.heartbeat_request(beat.role, beat.instance), HeartbeatRequest()))
 
     def _start_call(self, call: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(call, name="roll-call")
+        task = start_task(call, name="roll-call")
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         task.add_done_callback(_log_failure)
@@ -165,7 +164,7 @@ class FleetView:
         key = (beat.role, beat.instance)
         if key in self._snapshots:
             return
-        task = asyncio.create_task(self._snapshot(bus, beat), name=f"snapshot-{beat.instance}")
+        task = start_task(self._snapshot(bus, beat), name=f"snapshot-{beat.instance}")
         self._snapshots[key] = task
         task.add_done_callback(lambda _: self._snapshots.pop(key, None))
         task.add_done_callback(_log_failure)
@@ -253,7 +252,7 @@ class HeartbeatPublisher:
         self._role = role
         self._instance = instance
         self._rests = rests
-        self._moved_s = time.monotonic()
+        self._moved_s = SYSTEM_CLOCK.monotonic_s()
         self._subject = subjects.fleet(role, instance)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -262,12 +261,12 @@ class HeartbeatPublisher:
 
     def start(self) -> None:
         """`run` in a task of its own; a service has its supervisor run it instead."""
-        self._task = asyncio.create_task(self.run(), name="heartbeat")
+        self._task = start_task(self.run(), name="heartbeat")
         self._task.add_done_callback(_log_failure)
 
     def changed(self) -> None:
         """Something that others place by has changed. Cheap; many calls make one heartbeat."""
-        self._moved_s = time.monotonic()
+        self._moved_s = SYSTEM_CLOCK.monotonic_s()
         self._changed.set()
 
     async def answer_heartbeat_requests(self) -> None:
@@ -307,18 +306,18 @@ class HeartbeatPublisher:
 
     async def _until_due(self, next_s: float) -> None:
         """Wait for so long, or until shortly after a change."""
-        since_s = time.monotonic()
+        since_s = SYSTEM_CLOCK.monotonic_s()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(next_s):
                 await self._changed.wait()
-                await asyncio.sleep(max(SETTLE_S, MIN_BEAT_S - (time.monotonic() - since_s)))
+                await asyncio.sleep(max(SETTLE_S, MIN_BEAT_S - (SYSTEM_CLOCK.monotonic_s() - since_s)))
 
     def _is_at_rest(self, beat: Heartbeat) -> bool:
         """Nothing has happened for a while, and nothing is under way."""
         if not self._rests or _is_busy(beat):
-            self._moved_s = time.monotonic()
+            self._moved_s = SYSTEM_CLOCK.monotonic_s()
             return False
-        return time.monotonic() - self._moved_s >= REST_AFTER_S
+        return SYSTEM_CLOCK.monotonic_s() - self._moved_s >= REST_AFTER_S
 
     async def _send(self, beat: Heartbeat) -> None:
         try:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from shared.messages import Envelope, Message
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
 
 LATE_ANSWERS_LIMIT = 2048
@@ -41,7 +41,7 @@ class LateAnswers:
             return
         self._waiting.append((envelope, answer))
         if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send_waiting(), name="late-answers")
+            self._sending = start_task(self._send_waiting(), name="late-answers")
 
     async def close(self) -> None:
         """Drop what still waits."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,6 +19,7 @@ from shared.bus.client import BusClient
 from shared.bus.subjects import ask_of, repeated
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import NoListener
+from shared.seams.chance import CHANCE
 
 PEERS_RETURN_S = 1.0
 """The time after a reconnection in which nobody is believed to be gone: it may still be reconnecting."""
@@ -111,7 +111,7 @@ class OpenAsks:
         """Listen for answers, below `prefix`, from the first ask on."""
         if self._inbox:
             return
-        self._inbox = f"{prefix}.{secrets.token_hex(INBOX_BYTES)}"
+        self._inbox = f"{prefix}.{CHANCE.hex_digits(INBOX_BYTES)}"
         subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._on_status)
         self._client.hand_over(subscription, self._take_answer)
 

@@ -16,14 +16,13 @@ import mmap
 import os
 import stat
 import struct
-import time
-from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 
 from shared.engine.native.library import PromptsShape, SlotShape, library
 from shared.engine.step_pacer import OwnRequests, StepPacer, WaitingPrompts
 from shared.process.cores import cpu_quota, usable_cores, usable_cpus
+from shared.seams.clock import SYSTEM_CLOCK, Clock
 
 FOLDER = Path("/dev/shm")  # noqa: S108  # the memory that processes of a host share, by that name
 LAYOUT = 2
@@ -52,7 +51,7 @@ class CoreArbiter:
         folder: Path = FOLDER,
         *,
         prompt_weight: float = 0.0,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Takes a slot for this process, on the CPUs that the calling thread may use. `prompt_weight`
         is that of prompts that wait for the same cores, for `pause`.
@@ -63,7 +62,7 @@ class CoreArbiter:
         if kernels is None or not hasattr(fcntl, "F_OFD_SETLK"):
             raise OSError("the kernels were not built, or this system has no locks of open files")
         self._kernels = kernels
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._file = _open(folder, kernels.penstock_board_bytes())
         try:
             self.number = self._take_number()
@@ -78,9 +77,9 @@ class CoreArbiter:
         """The threads that it has when nobody else computes."""
         self.pauses = prompt_weight > 0.0
         """Whether prompts weigh anything: else no step waits, and nobody need ask."""
-        self._pacer = StepPacer(prompt_weight, monotonic_s)
+        self._pacer = StepPacer(prompt_weight, clock)
         self._roused = False
-        self._looked_s = monotonic_s()
+        self._looked_s = clock.monotonic_s()
         self._looked_moves: dict[int, int] = {}
 
     def lead(self) -> None:
@@ -97,8 +96,8 @@ class CoreArbiter:
     def compute(self, *, now: bool) -> None:
         """Say whether this process has something to compute."""
         self._kernels.penstock_compute(self._board, self.number, now)
-        if now and self._monotonic_s() - self._looked_s >= LOOK_EVERY_S:
-            self._looked_s = self._monotonic_s()
+        if now and self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = self._clock.monotonic_s()
             self.forget_lost()
 
     @property

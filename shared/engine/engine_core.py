@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor
@@ -15,6 +14,7 @@ from shared.engine.sampling.sampler import Drawn, Sampler
 from shared.engine.scheduling.draft_choice import judge_drafts
 from shared.engine.scheduling.scheduler import Reuse, Scheduler, SchedulerOutput, Work
 from shared.engine.sequence import SequenceStatus
+from shared.seams.clock import SYSTEM_CLOCK
 
 
 class EngineCore:
@@ -37,23 +37,23 @@ class EngineCore:
 
     def run_step(self) -> StepResult:
         """One iteration over all live sequences."""
-        began_ns = time.perf_counter_ns()
+        began_ns = SYSTEM_CLOCK.monotonic_ns()
         outputs = [self._accept(work, drawn) for work, drawn in self._sampler.draw_postponed()]
         waiting = self._sampler.postponed
         scheduled = self._scheduler.schedule(waiting, self._sampler.slow)
         self._sampler.drop_postponed(scheduled.preempted_keys)
         self._announce(scheduled.reused)
-        scheduled_ns = time.perf_counter_ns()
+        scheduled_ns = SYSTEM_CLOCK.monotonic_ns()
         model_ns = 0
         prompt_scores: tuple[PromptScores, ...] = ()
         if scheduled.work:
             self._sampler.begin_masks(scheduled.work)
             logits = self._model_runner.compute_logits([_model_input(work) for work in scheduled.work])
-            model_ns = time.perf_counter_ns() - scheduled_ns
+            model_ns = SYSTEM_CLOCK.monotonic_ns() - scheduled_ns
             if any(work.is_prefill and work.scored for work in scheduled.work):
                 prompt_scores, logits = _score_prompts(scheduled.work, logits)
             outputs += self._finish(scheduled, logits)
-        step_us = (time.perf_counter_ns() - began_ns) // 1000
+        step_us = (SYSTEM_CLOCK.monotonic_ns() - began_ns) // 1000
         self._cost.observe(scheduled.features, step_us)
         prefill = [work for work in scheduled.work if work.is_prefill]
         return StepResult(

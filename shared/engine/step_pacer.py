@@ -3,10 +3,10 @@ Pure."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+
+from shared.seams.clock import SYSTEM_CLOCK, Clock
 
 LEAST_SHARE = 0.125
 """The least share of the time that steps take, however many prompts wait: streams go on, eight times slower
@@ -42,20 +42,20 @@ class StepPacer:
     they move.
     """
 
-    def __init__(self, prompt_weight: float, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, prompt_weight: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._prompt_weight = prompt_weight
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._began_s = 0.0
         self._took_s: deque[float] = deque((0.0,), REMEMBERED_STEPS)
         self._moves: int | None = None  # as the pause began
         self._stuck_at: int | None = None
 
     def begin_step(self) -> None:
-        self._began_s = self._monotonic_s()
+        self._began_s = self._clock.monotonic_s()
         self._moves = None
 
     def end_step(self) -> None:
-        self._took_s.append(self._monotonic_s() - self._began_s)
+        self._took_s.append(self._clock.monotonic_s() - self._began_s)
 
     def pause_s(self, own: OwnRequests, prompts: WaitingPrompts) -> float:
         """Return how long the next step has to wait from now on; 0: not at all."""
@@ -65,7 +65,7 @@ class StepPacer:
             return 0.0
         share = max(LEAST_SHARE, ours / (ours + theirs))
         interval_s = min(MAX_INTERVAL_S, min(self._took_s) / share)
-        left_s = self._began_s + interval_s - self._monotonic_s()
+        left_s = self._began_s + interval_s - self._clock.monotonic_s()
         if self._moves is None:  # first asked since the last step
             if left_s <= 0.0:
                 return 0.0

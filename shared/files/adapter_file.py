@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from shared.errors import InvalidRequest, NotFound
 from shared.files.api_key_file import is_tenant_name
 from shared.files.atomic_write import write_file
 from shared.files.folder_lock import locked_folder
+from shared.seams.clock import SYSTEM_CLOCK
 
 MAX_ADAPTER_FILE_BYTES = 1 << 20
 """The longest file of adapters."""
@@ -136,7 +136,7 @@ def put_adapters(file: Path, wanted: Sequence[WantedAdapter]) -> tuple[AdapterEn
     with locked_folder(file.parent):
         entries = {(each.base, each.name): each for each in read_adapter_file(file)}
         newest = max((each.version for each in entries.values()), default=0)
-        version = max(newest + 1, time.time_ns() // 1_000_000)
+        version = max(newest + 1, SYSTEM_CLOCK.unix_us() // 1000)
         added = [_new_entry(each, version, entries.get((each.base, each.name))) for each in wanted]
         entries.update({(each.base, each.name): each for each in added})
         _write(file, [*entries.values()])

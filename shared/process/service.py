@@ -15,16 +15,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import secrets
 import signal
 import socket
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 import uvloop
@@ -35,7 +33,7 @@ from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.config.fields import ConfigError, ServiceConfig
 from shared.config.settings import load_config
-from shared.deadline import Deadline
+from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import Heartbeat
@@ -44,6 +42,8 @@ from shared.process.heap import settle_heap
 from shared.process.niceness import step_back
 from shared.process.quiet_end import end_quietly
 from shared.roles import FOLLOWED_ROLES
+from shared.seams.chance import CHANCE
+from shared.tasks import start_task
 from shared.telemetry import logging as telemetry_logging
 from shared.telemetry import metrics
 from shared.telemetry.build import VERSION
@@ -64,7 +64,7 @@ STACK_FRAMES = 8
 """The frames of each thread in those last words."""
 
 Status = Callable[[], Heartbeat]
-Body = Callable[["Service[C]"], Awaitable[None]]
+Body = Callable[["Service[C]"], Coroutine[Any, Any, None]]
 
 
 class Service(Generic[C]):
@@ -74,7 +74,7 @@ class Service(Generic[C]):
         self.role = role
         self.config = config
         self.instance = instance
-        self.incarnation = time.time_ns() // 1000
+        self.incarnation = SYSTEM_CLOCK.unix_us()
         """Unix µs of the start: a new one tells everybody that all state is gone."""
         self.state = "loading"
         self.stopping = asyncio.Event()
@@ -232,7 +232,7 @@ def _run_to_its_end(role: str, config_type: type[C], body: Body[C]) -> int:
         return EXIT_CONFIG
     step_back(role)
     raise_descriptor_limit()
-    instance = config.instance or f"{role}-{secrets.token_hex(3)}"
+    instance = config.instance or f"{role}-{CHANCE.hex_digits(3)}"
     config = dataclasses.replace(config, instance=instance)
     telemetry_logging.configure(config.log_level, role, instance, log_format=config.log_format)
     if not config.fleet_key:
@@ -271,8 +271,8 @@ async def _main(role: str, config: C, body: Body[C]) -> int:
 
 async def _is_opened(service: Service[C]) -> bool:
     """False when a signal came first: a NATS server that does not answer is waited for a while."""
-    opening = asyncio.ensure_future(service.open())
-    told = asyncio.ensure_future(service.stopping.wait())
+    opening = start_task(service.open(), name="open")
+    told = start_task(service.stopping.wait(), name="told")
     try:
         await asyncio.wait([opening, told], return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
@@ -287,8 +287,8 @@ async def _is_opened(service: Service[C]) -> bool:
 async def _run_body(service: Service[C], body: Body[C]) -> None:
     """The body to its end. While it still loads, a signal or a failed supervisor cancels it; once it is
     in `service.run` that is where both arrive."""
-    body_task = asyncio.ensure_future(body(service))
-    watch = asyncio.ensure_future(service.supervisor.run_until(service.stopping))
+    body_task = start_task(body(service), name="body")
+    watch = start_task(service.supervisor.run_until(service.stopping), name="watch")
     try:
         await asyncio.wait([body_task, watch], return_when=asyncio.FIRST_COMPLETED)
         _force_exit_after(service.config.drain_timeout_s + EXIT_GRACE_S)

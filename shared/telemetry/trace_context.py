@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from shared.seams.chance import CHANCE
 
 TRACEPARENT = "traceparent"
 """The header, and the metadata of gRPC, that names the caller's span."""
@@ -37,11 +38,11 @@ class TraceContext:
 
 def new_trace() -> TraceContext:
     """Return the context of the first span of a new trace."""
-    return TraceContext(secrets.token_hex(16), new_span_id())
+    return TraceContext(CHANCE.hex_digits(16), new_span_id())
 
 
 def new_span_id() -> str:
-    return secrets.token_hex(8)
+    return CHANCE.hex_digits(8)
 
 
 def read_traceparent(values: Sequence[str | bytes]) -> TraceContext | None:

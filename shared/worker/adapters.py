@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +22,7 @@ from shared.files.adapter_file import AdapterEntry, read_adapter_file
 from shared.files.file_signature import FileSignature, file_signature
 from shared.messages import MAX_REPORTED_CHARS, AdapterId, AdapterReport
 from shared.process.niceness import give_way
+from shared.seams.threads import THREADS
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -82,7 +82,7 @@ class WorkerAdapters:
         self._is_due = bool(shipped)
         """There is something to load of which the file says nothing new."""
         self._serials = itertools.count(1)
-        self._loader = ThreadPoolExecutor(1, "adapter-loader", initializer=give_way)
+        self._loader = THREADS.pool(1, "adapter-loader", initializer=give_way)
 
     # ---- for the worker ---------------------------------------------------------------------------
 

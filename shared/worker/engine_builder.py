@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
 from shared.errors import InvalidRequest
 from shared.process.cores import usable_cores
+from shared.seams.clock import SYSTEM_CLOCK
 from shared.worker.config import EngineServiceConfig
 
 log = structlog.get_logger()
@@ -85,12 +85,12 @@ def _share_cores(engine: Engine, work_class: WorkClass, folder: Path, prompt_wei
 
 def _log_progress(model_name: str) -> LoadProgress:
     """Log how far the load is, once in PROGRESS_EVERY_S, so that a large model does not look stuck."""
-    told_s = time.monotonic()
+    told_s = SYSTEM_CLOCK.monotonic_s()
 
     def on_loaded(layers: int, total: int) -> None:
         nonlocal told_s
-        if time.monotonic() - told_s >= PROGRESS_EVERY_S:
-            told_s = time.monotonic()
+        if SYSTEM_CLOCK.monotonic_s() - told_s >= PROGRESS_EVERY_S:
+            told_s = SYSTEM_CLOCK.monotonic_s()
             log.info("loading_model", model=model_name, percent=100 * layers // total)
 
     return on_loaded

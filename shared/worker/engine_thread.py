@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from shared.health import Activity
 from shared.process.niceness import give_way
+from shared.seams.threads import THREADS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class EngineThread:
 
     def __init__(self, name: str, activity: Activity) -> None:
         self._activity = activity
-        self._executor = ThreadPoolExecutor(1, name, initializer=give_way)
+        self._executor = THREADS.pool(1, name, initializer=give_way)
 
     def start(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Begin `call`; the future ends with its result or its exception."""

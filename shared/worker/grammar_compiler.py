@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from time import monotonic
 
 import msgpack
 import structlog
@@ -23,6 +22,8 @@ from shared.process import job_runner
 from shared.process.limited_jobs import LimitedJobs
 from shared.process.niceness import give_way
 from shared.sampling.parameters import Grammar
+from shared.seams.clock import SYSTEM_CLOCK
+from shared.seams.threads import THREADS
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -120,7 +121,7 @@ class GrammarCompiler:
         self._grammars = grammars
         self._wake = wake
         self._tell = tell
-        self._threads = ThreadPoolExecutor(TRIALS_AT_ONCE, "grammars", initializer=give_way)
+        self._threads = THREADS.pool(TRIALS_AT_ONCE, "grammars", initializer=give_way)
         self._trials = LimitedJobs(TRIAL)
         self._verdicts = GrammarVerdicts()
         self._making, self._making_slow = threading.Lock(), threading.Lock()
@@ -151,7 +152,9 @@ class GrammarCompiler:
             return
         compilation = self._waiting.get(grammar)
         if compilation is None:
-            compilation = self._waiting[grammar] = _Compilation(monotonic(), _Trial(self._trials, grammar))
+            compilation = self._waiting[grammar] = _Compilation(
+                SYSTEM_CLOCK.monotonic_s(), _Trial(self._trials, grammar)
+            )
         compilation.keys.add(key)
         if compilation.verdict is not None:
             self._tell(key, compilation.verdict)
@@ -235,7 +238,9 @@ class GrammarCompiler:
             for key in compilation.keys:
                 self.begin(key, grammar)
             return
-        metrics.HOP_SECONDS.labels(self._hop, "grammar").observe(monotonic() - compilation.began_s)
+        metrics.HOP_SECONDS.labels(self._hop, "grammar").observe(
+            SYSTEM_CLOCK.monotonic_s() - compilation.began_s
+        )
         result = _result_of(future)
         self._ended += [(key, result) for key in sorted(compilation.keys)]
         self._wake()

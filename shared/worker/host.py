@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +19,7 @@ from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.errors import PenstockError, Unavailable
 from shared.process.niceness import give_way
 from shared.process.service import Service
+from shared.seams.threads import THREADS
 from shared.telemetry import metrics
 from shared.text.model_source import ModelSource
 from shared.worker.adapters import WorkerAdapters
@@ -54,7 +54,7 @@ class EngineSource:
 
     async def preload(self) -> Engine:
         # A thread of its own loads it: loading may tie its thread to the engine's CPUs, which is not undone.
-        loader = ThreadPoolExecutor(1, "engine-loader", initializer=give_way)
+        loader = THREADS.pool(1, "engine-loader", initializer=give_way)
         try:
             self._engine = await asyncio.get_running_loop().run_in_executor(loader, self._load)
         finally:

@@ -28,6 +28,7 @@ from shared.errors import (
     UnknownMessage,
 )
 from shared.messages import WARM_EPOCH, AdapterId, CancelAck, Held, HoldReport, Message
+from shared.tasks import start_task
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor
@@ -140,7 +141,7 @@ class WorkerActor(EngineActor, Generic[J]):
             self._service.role, grammars, self.wake, self.on_grammar_tried
         )
         self._transfers = await self.open_transfers()
-        self._transferring = asyncio.create_task(self._transfers.run_transfers(), name="kv-transfers")
+        self._transferring = start_task(self._transfers.run_transfers(), name="kv-transfers")
         self._transferring.add_done_callback(lambda _: self.wake())
 
     async def on_stop(self) -> None:

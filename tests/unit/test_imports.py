@@ -40,6 +40,7 @@ ALLOWED = {
 }
 
 ORDER = (
+    "seams",
     "errors",
     "deadline",
     "tasks",

@@ -28,7 +28,7 @@ from shared.messages import (
     Retrieved,
     TextScores,
 )
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 
 RETRIEVER = "retriever"
 DEFAULT_FOUND = 5
@@ -191,7 +191,7 @@ class PassageAsks:
         """Into `found`, by the number of the part; raises why one cannot be had."""
         waiting = iter(enumerate(parts))
         lanes = [
-            asyncio.create_task(self._score_lane(waiting, whole, found), name=f"rerank-{number}")
+            start_task(self._score_lane(waiting, whole, found), name=f"rerank-{number}")
             for number in range(min(len(self._having(whole.trace.model)) or 1, len(parts)))
         ]
         try:

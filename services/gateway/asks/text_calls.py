@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from shared.errors import (
 )
 from shared.files.api_key_file import ApiKey
 from shared.messages import MAX_EMBED_TEXT_BYTES, Message
+from shared.seams.chance import CHANCE
 from shared.telemetry import metrics
 
 MAX_ASKS = 3
@@ -124,7 +124,7 @@ class TextCalls:
     @contextmanager
     def begun(self, deadline: Deadline, trace: CallTrace) -> Iterator[TextCall]:
         """A call, or a part of one that is asked for beside others, of what has been admitted."""
-        context, call_id = self.context, f"{self.context.instance}.{secrets.token_hex(6)}"
+        context, call_id = self.context, f"{self.context.instance}.{CHANCE.hex_digits(6)}"
         client = RequestClient(context.bus, context.instance, call_id, deadline, trace=trace.span.header)
         call = TextCall(call_id, client, deadline, trace)
         self._live.add(call)

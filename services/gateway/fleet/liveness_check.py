@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from shared.errors import PenstockError
 from shared.messages import HoldReport, Message
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 
 LAST_ROW_S = 0.25
 """A row that is on its way may take so much longer than the answer of the instance that has let go of its
@@ -19,8 +19,8 @@ async def is_forgotten(ask: Callable[[], Awaitable[Message]], arrived: asyncio.E
 
     Returns at once when something arrives. Who does not answer is not taken for one who has forgotten.
     """
-    answer = asyncio.create_task(_held(ask), name="hold-check")
-    arrival = asyncio.create_task(arrived.wait(), name="arrival")
+    answer = start_task(_held(ask), name="hold-check")
+    arrival = start_task(arrived.wait(), name="arrival")
     try:
         await asyncio.wait((answer, arrival), return_when=asyncio.FIRST_COMPLETED)
         if arrival.done() or answer.result():

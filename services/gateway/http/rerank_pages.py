@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from services.gateway.session.ingress import Ingress
 from shared.deadline import Deadline
 from shared.errors import TooLarge
 from shared.files.api_key_file import ApiKey
+from shared.seams.chance import CHANCE
 
 ID_PREFIX = "rerank-"
 DOCUMENTS, TEXTS = "documents", "texts"
@@ -114,7 +114,7 @@ def _bare_list(found: RankedTexts, texts: list[str] | None, *, raw: bool) -> lis
 
 def _answer_of(found: RankedTexts, texts: list[str] | None, version: str, *, raw: bool) -> dict[str, Any]:
     answer: dict[str, Any] = {
-        "id": f"{ID_PREFIX}{secrets.token_hex(12)}",
+        "id": f"{ID_PREFIX}{CHANCE.hex_digits(12)}",
         "model": found.model,
         "results": [
             {

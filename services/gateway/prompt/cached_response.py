@@ -40,7 +40,7 @@ from shared.messages import (
     passage_bytes,
 )
 from shared.messages.packing import ID_BYTES
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -88,8 +88,8 @@ class CachedResponse:
         config = self._context.config
         semantic = self._request.cache.mode == SEMANTIC
         wait_s = (config.semantic_cache_wait_ms if semantic else config.cache_wait_ms) / 1e3
-        looking = asyncio.create_task(self._look_up(model), name=f"look-up-{self._request_id}")
-        working = asyncio.create_task(work, name=f"prepare-{self._request_id}")
+        looking = start_task(self._look_up(model), name=f"look-up-{self._request_id}")
+        working = start_task(work, name=f"prepare-{self._request_id}")
         try:
             await asyncio.wait({looking, working}, return_when=asyncio.FIRST_COMPLETED)
             if working.done() and not working.cancelled() and working.exception() is None:

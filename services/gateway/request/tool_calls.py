@@ -7,12 +7,12 @@ guessed here: a call can be cut short, and nothing else can be wrong with it.
 from __future__ import annotations
 
 import re
-import secrets
 import string
 from collections.abc import Callable
 from enum import Enum, auto
 
 from protos.penstock.v1 import inference_pb2 as pb
+from shared.seams.chance import CHANCE
 from shared.text.tool_formats import ToolFormat
 
 CALL_ID_CHARS = 9
@@ -21,7 +21,7 @@ TOOL_NAME = r"[a-zA-Z0-9_-]{1,64}"
 
 
 def new_call_id() -> str:
-    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(CALL_ID_CHARS))
+    return "".join(CHANCE.one_of(string.ascii_letters + string.digits) for _ in range(CALL_ID_CHARS))
 
 
 class _Place(Enum):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from shared.seams.chance import CHANCE
 from shared.telemetry.trace_context import TraceContext, read_traceparent
 
 REQUEST_ID = "x-request-id"
@@ -29,11 +29,11 @@ class CallIdentity:
     endpoint: str = ""
     client_id: str = ""
     parent: TraceContext | None = None
-    token: str = field(default_factory=lambda: secrets.token_hex(6))
+    token: str = field(default_factory=lambda: CHANCE.hex_digits(6))
 
     def request_id(self, gateway: str, choice: int = 0) -> str:
         """Return our id of a request of the call: it says which gateway has it."""
-        return f"{gateway}.{self.token}" if choice == 0 else f"{gateway}.{secrets.token_hex(6)}"
+        return f"{gateway}.{self.token}" if choice == 0 else f"{gateway}.{CHANCE.hex_digits(6)}"
 
     def shown_id(self, gateway: str) -> str:
         """Return the id by which the client knows the call."""

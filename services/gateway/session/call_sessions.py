@@ -14,7 +14,7 @@ from services.gateway.session.response_relay import ResponseWriter, relay_respon
 from services.gateway.session.session import Session
 from shared.errors import PenstockError
 from shared.files.api_key_file import ApiKey
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 
 OTHERS_END_S = 1.0
 """The other choices of a call may take so long to say that they are cancelled, when one has failed."""
@@ -53,7 +53,7 @@ class CallSessions:
     async def relay_all(self, writers: Sequence[ResponseWriter]) -> PenstockError | None:
         """Relay until all have finished; where one has not, cancel the others and return why."""
         relays = [
-            asyncio.create_task(relay_response(session, writer), name=f"relay-{session.request_id}")
+            start_task(relay_response(session, writer), name=f"relay-{session.request_id}")
             for session, writer in zip(self._opened, writers, strict=True)
         ]
         waiting: set[asyncio.Task[Outcome]] = set(relays)

@@ -3,7 +3,6 @@ room."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 import structlog
@@ -25,6 +24,7 @@ from services.gateway.session.session import Session
 from services.gateway.session.session_registry import SessionRegistry
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, PenstockError, TooLarge
 from shared.files.api_key_file import ApiKey
+from shared.seams.chance import CHANCE
 
 log = structlog.get_logger()
 
@@ -132,7 +132,7 @@ class Ingress:
 
 
 def _draw_seed() -> int:
-    return secrets.randbits(SEED_BITS)
+    return CHANCE.bits(SEED_BITS)
 
 
 def record_refusal(error: PenstockError, key: ApiKey | None = None) -> Outcome:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Protocol
 
 import structlog
@@ -13,6 +12,7 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.recent_latencies import RecentLatencies
 from services.gateway.session.session import Session
 from shared.errors import Cancelled, InternalError, PenstockError
+from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -76,7 +76,7 @@ async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
 
 def _observe_gap(latencies: RecentLatencies, last_s: float, tokens: int) -> float:
     """Note the time since the last delivery of tokens (0: none yet); the time of this one."""
-    now_s = time.perf_counter()
+    now_s = SYSTEM_CLOCK.monotonic_s()
     if last_s:
         metrics.INTER_TOKEN_LATENCY.observe(now_s - last_s)
     latencies.record_delivery(tokens, now_s - last_s if last_s else None)

@@ -31,7 +31,7 @@ from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
 from shared.messages import Accepted, Message
 from shared.roles import ROUTED_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
 
 
@@ -248,7 +248,7 @@ class Router:
         )
         loads = self._record_sent(route, ids, hashes)
         asks = [
-            asyncio.create_task(
+            start_task(
                 self._ask_one(role, route.instance_of(role), message, deadline, loads[role]),
                 name=f"ask-{route.instance_of(role)}",
             )

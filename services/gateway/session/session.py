@@ -46,7 +46,7 @@ from shared.errors import (
 )
 from shared.messages import WARM_EPOCH, Lost
 from shared.roles import ROUTED_ROLES, TARGET_ROLES
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -165,7 +165,7 @@ class Session:
 
     async def _supervise(self) -> Outcome:
         """The work is a task of its own: nothing on its way can keep a cancel or a deadline from it."""
-        work = asyncio.create_task(self._drive_request(), name=f"drive-{self.request_id}")
+        work = start_task(self._drive_request(), name=f"drive-{self.request_id}")
         ends: list[asyncio.Future[Any]] = [work, self._interruption.came]
         try:
             while not work.done() and self._interruption.error is None:

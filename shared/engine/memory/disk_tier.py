@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -17,6 +16,8 @@ import xxhash
 from torch import Tensor
 
 from shared.errors import InvalidRequest
+from shared.seams.clock import SYSTEM_CLOCK
+from shared.seams.threads import THREADS
 
 log = structlog.get_logger()
 
@@ -72,7 +73,7 @@ class DiskTier:
                 f"offload_dir {folder!r} cannot hold files ({error.strerror}); "
                 "make it a writable directory or leave it out"
             ) from error
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kv-offload")
+        self._thread = THREADS.pool(1, "kv-offload")
         self._end = weakref.finalize(self, _end, self._entries, self._thread)
 
     @property
@@ -182,7 +183,7 @@ def smooth_rate(rate: float, nbytes: int, us: float) -> float:
 
 
 def _write(folder: Path, data: Tensor) -> _Written:
-    began_ns = time.perf_counter_ns()
+    began_ns = SYSTEM_CLOCK.monotonic_ns()
     content = data.reshape(-1).numpy().data
     hasher = xxhash.xxh3_64()
     file: FileIO = TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 (closed with its entry)
@@ -195,12 +196,12 @@ def _write(folder: Path, data: Tensor) -> _Written:
     except BaseException:
         file.close()
         raise
-    return _Written(file, hasher.intdigest(), (time.perf_counter_ns() - began_ns) / 1000)
+    return _Written(file, hasher.intdigest(), (SYSTEM_CLOCK.monotonic_ns() - began_ns) / 1000)
 
 
 def _read(written: _Written, shape: torch.Size, nbytes: int) -> _Read:
     """Raises OSError, or ValueError for what is not what was written."""
-    began_ns = time.perf_counter_ns()
+    began_ns = SYSTEM_CLOCK.monotonic_ns()
     data = torch.empty(nbytes, dtype=torch.uint8)
     hasher = xxhash.xxh3_64()
     with written.file as file:
@@ -212,7 +213,7 @@ def _read(written: _Written, shape: torch.Size, nbytes: int) -> _Read:
             hasher.update(part[:filled])
     if hasher.intdigest() != written.checksum:
         raise ValueError("it came back changed")
-    return _Read(data.view(shape), (time.perf_counter_ns() - began_ns) / 1000)
+    return _Read(data.view(shape), (SYSTEM_CLOCK.monotonic_ns() - began_ns) / 1000)
 
 
 def _slices(content: memoryview) -> list[memoryview]:
@@ -244,7 +245,7 @@ def _close_file(writing: Future[_Written]) -> None:
         writing.result().file.close()
 
 
-def _end(entries: dict[str, _Entry], thread: ThreadPoolExecutor) -> None:
+def _end(entries: dict[str, _Entry], thread: Executor) -> None:
     for entry in entries.values():
         _discard(entry)
     entries.clear()

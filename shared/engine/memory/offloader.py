@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,6 +11,7 @@ from shared.engine.memory.kv_pool import KvPool
 from shared.engine.memory.offload import OffloadStore
 from shared.engine.sequence import LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InternalError
+from shared.seams.clock import SYSTEM_CLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Offloader:
         # Until the cost model knows better, copying is believed to be faster than computing.
         if not held or copy_us is None or (self._cost.ready and copy_us > self._recompute_us(sequence)):
             return
-        began_ns = time.perf_counter_ns()
+        began_ns = SYSTEM_CLOCK.monotonic_ns()
         data = self._pool.read(held)
-        if self._store.put(sequence.key, data, (time.perf_counter_ns() - began_ns) / 1000):
+        if self._store.put(sequence.key, data, (SYSTEM_CLOCK.monotonic_ns() - began_ns) / 1000):
             sequence.offloaded_tokens = sequence.num_computed
 
     def landed(self, sequence: LiveSequence) -> bool:

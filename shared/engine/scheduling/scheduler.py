@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.fairness.token_cost import prompt_cost, step_cost
+from shared.seams.clock import SYSTEM_CLOCK
 
 PREDICTION_DOUBT = 2.0
 """A prompt is refused for want of time only when it is predicted to take so many times what is left."""
@@ -117,7 +117,7 @@ class SchedulerOutput:
 
 
 def monotonic_us() -> int:
-    return time.monotonic_ns() // 1000
+    return SYSTEM_CLOCK.monotonic_ns() // 1000
 
 
 class Scheduler:

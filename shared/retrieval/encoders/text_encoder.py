@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -25,6 +24,7 @@ from shared.engine.native.encoder import (
 from shared.engine.native.library import library
 from shared.errors import InvalidRequest
 from shared.retrieval.encoders.bert import hidden_states
+from shared.seams.threads import THREADS
 
 BATCH_TOKENS = 4096
 """The most tokens of texts computed together, where there is more than one."""
@@ -102,7 +102,7 @@ class TextEncoder:
         if min(threads, len(batches)) <= 1:
             yield from map(encode, inputs)
             return
-        pool = ThreadPoolExecutor(threads, "encode", initializer=torch.set_num_threads, initargs=(1,))
+        pool = THREADS.pool(threads, "encode", initializer=torch.set_num_threads, initargs=(1,))
         try:
             yield from pool.map(encode, inputs)
         finally:  # also when nobody wants the rest

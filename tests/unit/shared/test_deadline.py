@@ -15,9 +15,9 @@ from shared.deadline import (
     ClockOffsets,
     ClockReading,
     Deadline,
-    SystemClock,
 )
 from shared.errors import DeadlineExpired
+from shared.seams.clock import SystemClock
 from tests.support.clock import FakeClock
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from shared.tasks import cancel_until_done
+from shared.tasks import cancel_until_done, start_task
 
 
 async def test_a_task_that_swallows_a_cancel_is_cancelled_again() -> None:
@@ -36,3 +36,9 @@ async def test_all_are_ended_and_their_errors_are_left_to_the_caller() -> None:
     await cancel_until_done(failed, waits)
     assert isinstance(failed.exception(), ValueError)
     assert waits.cancelled()
+
+
+async def test_a_task_has_the_name_that_it_is_started_with() -> None:
+    task = start_task(asyncio.sleep(0, "done"), name="work")
+    assert task.get_name() == "work"
+    assert await task == "done"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from services.gateway.http.completions.event_stream import EventStream, TextFram
 from services.gateway.http.completions.token_text import FetchTokenBytes
 from services.gateway.http.fields.penstock_part import penstock_part
 from shared.errors import PenstockError
+from shared.seams.clock import SYSTEM_CLOCK
 
 
 class Answer:
@@ -33,7 +33,7 @@ class Answer:
         self._shape = shape
         self._completion = completion
         self._events = events
-        self._created = int(time.time())
+        self._created = SYSTEM_CLOCK.unix_us() // 1_000_000
         self._frames: dict[int, TextFrame] = {}
         """The frames that wait, by choice."""
         make = partial(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from services.gateway.http.responses.response_items import Happened, ResponseIte
 from services.gateway.http.responses.response_object import ResponseObject, status_of
 from services.gateway.http.responses.responses import AskedResponse
 from shared.errors import PenstockError
+from shared.seams.clock import SYSTEM_CLOCK
 
 
 class ResponseAnswer:
@@ -28,7 +28,7 @@ class ResponseAnswer:
         self.prompt = pb.PromptInfo()
         self.end = pb.Terminal()
         self._asked = asked
-        self._object = ResponseObject(request_id, asked, int(time.time()))
+        self._object = ResponseObject(request_id, asked, SYSTEM_CLOCK.unix_us() // 1_000_000)
         self._items = ResponseItems(request_id)
         self._events = events
         self._fetch_bytes = fetch_bytes if asked.sampling.HasField("logprobs") else None

@@ -165,7 +165,7 @@ print("computing", flush=True)
 sys.stdin.read()
 """
     clock = FakeClock()
-    slot = CoreArbiter(PREFILL, tmp_path, monotonic_s=clock.monotonic_s)
+    slot = CoreArbiter(PREFILL, tmp_path, clock=clock)
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -187,7 +187,7 @@ sys.stdin.read()
 
 def test_a_process_that_stands_still_is_forgotten_until_its_next_step(tmp_path: Path) -> None:
     clock = FakeClock()
-    slot, other = CoreArbiter(PREFILL, tmp_path, monotonic_s=clock.monotonic_s), CoreArbiter(DECODE, tmp_path)
+    slot, other = CoreArbiter(PREFILL, tmp_path, clock=clock), CoreArbiter(DECODE, tmp_path)
     other.begin_step()
     for _ in range(2):
         assert slot.threads == max(1, usable_cores() // 2)
@@ -375,6 +375,11 @@ class SkippingClock:
     def monotonic_s(self) -> float:
         return time.monotonic() + self.skipped_s
 
+    def unix_us(self) -> int:
+        raise AssertionError("an arbiter asks for no time of day")
+
+    steady_us = unix_us
+
 
 def steps(slot: CoreArbiter, clock: FakeClock | SkippingClock) -> None:
     """As many as it takes to know how long one is."""
@@ -429,7 +434,7 @@ def test_prompts_get_their_part_and_hold_nobody_once_their_process_is_lost(
     lost_by: signal.Signals, prefilling: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     clock = SkippingClock()
-    slot = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    slot = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, clock=clock)
     for _ in range(2):
         assert any(pauses_after_steps(slot, clock) for _ in range(100))
     prefilling.send_signal(lost_by)
@@ -447,7 +452,7 @@ def standing(tmp_path: Path) -> Iterator[tuple[CoreArbiter, CoreArbiter]]:
     """Slots of prefill and decode, both in the midst of work, on a clock that stands still from now on."""
     clock = FakeClock()
     prefill = CoreArbiter(PREFILL, tmp_path)
-    decode = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, monotonic_s=clock.monotonic_s)
+    decode = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, clock=clock)
     prefill.begin_step()
     steps(decode, clock)
     yield prefill, decode

@@ -22,7 +22,7 @@ def clock() -> FakeClock:
 
 def paced(clock: FakeClock, prompt_weight: float, *, step_s: float = STEP_S) -> StepPacer:
     """That has seen enough steps to know what one takes, the last of them just ended."""
-    pacer = StepPacer(prompt_weight, clock.monotonic_s)
+    pacer = StepPacer(prompt_weight, clock)
     for _ in range(REMEMBERED_STEPS):
         step(pacer, clock, step_s)
     return pacer
