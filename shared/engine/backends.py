@@ -27,6 +27,9 @@ from shared.engine.numa import interleaved, memory_nodes
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
 
+MakeModel = Callable[[EngineConfig, ModelConfig, KvPool, int, LoadProgress | None], Model]
+"""(config, model, pool, longest sequence, what hears of each layer): a model with its KV in the pool."""
+
 BackendName = Literal["native", "torch", "cuda", "tensor_parallel"]
 
 _NO_KERNELS = ("multi-head latent attention",)

@@ -14,7 +14,7 @@ from torch import Tensor
 from shared.blocks.block_hash import BlockHasher
 from shared.engine.adapters import AdapterInfo, AdapterRegistry
 from shared.engine.affinity import stay_on
-from shared.engine.backends import BackendName, backend_name, build_model, build_pool, is_native
+from shared.engine.backends import BackendName, MakeModel, backend_name, build_model, build_pool, is_native
 from shared.engine.core_arbiter import CoreArbiter
 from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
@@ -73,7 +73,8 @@ class Engine(Intake):
     `pool_buffer(nbytes)` supplies the pool's memory when the caller wants to own it. `on_loaded` is told of
     every layer read, since a large model takes minutes. `max_model_len` is the longest sequence (prompt and
     output): the model's limit, the configured one, or the pool's size, whichever is least. `hasher` has the
-    key with which blocks are named; without one it is that of development.
+    key with which blocks are named; without one it is that of development. `make_model` makes what computes:
+    a backend of this machine, or of a simulation.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Engine(Intake):
         now_us: Callable[[], int] = monotonic_us,
         *,
         hasher: BlockHasher | None = None,
+        make_model: MakeModel = build_model,
     ) -> None:
         config.validate()
         stay_on(config.cpus)
@@ -104,7 +106,7 @@ class Engine(Intake):
         self._check_from = 0
         self._slot: CoreArbiter | None = None
         self._offloads = OffloadStore.of(config)
-        self._model = build_model(config, self.model_config, kv_pool, self.max_model_len, on_loaded)
+        self._model = make_model(config, self.model_config, kv_pool, self.max_model_len, on_loaded)
         adapters = AdapterRegistry(self._model, self.model_config, config)
         self._model_runner = ModelRunner(self._model)
         self.cost = CostModel(config.max_batch_tokens)

@@ -244,14 +244,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Call `func` as a thread would, beside the loop; return the ns that it said it takes."""
         if self._job_spent_ns is not None:
             raise RuntimeError("a job began within a job")
-        self._job_spent_ns = 0
+        before, self._job_spent_ns = events._get_running_loop(), 0
         events._set_running_loop(None)
         try:
             func()
             return self._job_spent_ns
         finally:
             self._job_spent_ns = None
-            events._set_running_loop(self)
+            events._set_running_loop(before)
 
     def spend_ns(self, nanoseconds: int) -> None:
         """What runs as a job now takes so long for what it has just done; without a job nothing happens."""
