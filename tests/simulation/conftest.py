@@ -1,18 +1,15 @@
-"""Which bus a test of both runs on, and checkpoints of simulated engines, whose weights nobody reads."""
+"""Which bus a test of both runs on."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.bus import ServerSettings
 from tests.simulation.buses import EitherBus, RealBus, memory_bus
-from tests.support.engine import save_random_model
-from tests.support.models import target_model
 
 StartBus = Callable[[ServerSettings], Awaitable[EitherBus]]
 
@@ -39,14 +36,3 @@ async def start_bus(request: pytest.FixtureRequest) -> AsyncIterator[StartBus]:
 @pytest.fixture
 async def bus(start_bus: StartBus) -> EitherBus:
     return await start_bus(ServerSettings())
-
-
-@pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="session")
-def served_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a tokenizer, as services load it."""
-    return target_model(tmp_path_factory.mktemp("served"))

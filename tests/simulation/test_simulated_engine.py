@@ -79,6 +79,12 @@ __all__ = [
 VOCAB = 97
 
 
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of a model's shape, whose weights nobody reads."""
+    return save_random_model(tmp_path_factory.mktemp("model"))
+
+
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes an engine by what tests share gets a simulated one."""
