@@ -28,6 +28,7 @@ from tests.support.engine import (
     logits_by_path,
     make_engine,
     prompts,
+    save_random_model,
     tables_in,
 )
 from tests.support.engine_families import SHAPES
