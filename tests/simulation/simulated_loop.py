@@ -120,7 +120,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> events.TimerHandle:
         """`when` is on the clock of the node that asks."""
-        self._check_closed()
         return self._call_at_ns(self.node.world_ns(when), callback, args, context, when)
 
     def call_in_ns(
@@ -138,6 +137,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         when: float | None = None,
     ) -> events.TimerHandle:
         shown = self.node.monotonic_ns(at_ns) / NANOSECONDS if when is None else when
+        if self.is_closed():
+            raise RuntimeError("the world has ended")
         handle = events.TimerHandle(shown, callback, args, self, context)
         internals(handle)._scheduled = True
         heapq.heappush(self._timers, (at_ns, self._random.random(), self._serial(), handle))
@@ -217,7 +218,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        self._check_closed()
         node = self.node if context is None else context.get(NODE, self.home)
         serial = self._serial()
         task = SimulatedTask.__new__(SimulatedTask)
@@ -260,7 +260,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # ---- what there is not ------------------------------------------------------------------------
 
-    async def shutdown_default_executor(self) -> None:  # type: ignore[override]
+    async def shutdown_default_executor(self) -> None:
         """There are no threads to wait for."""
 
     def _process_events(self, event_list: object) -> None: ...

@@ -57,11 +57,7 @@ class World:
                 if _error is None:
                     self.run(self._cancel_all(), limit_s=END_S)
             finally:
-                self.loop.close()
-                for task in _unended(self.loop.nodes):
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
-                    with suppress(Exception):
-                        task.get_coro().close()
+                self._bury()
 
     # ---- nodes ------------------------------------------------------------------------------------
 
@@ -112,6 +108,22 @@ class World:
         finally:
             if collects:
                 gc.enable()
+
+    def _bury(self) -> None:
+        """Let go of what crashed, or was left where a run failed: nobody looks, so it may end as it likes."""
+        for node in self.loop.nodes:
+            node.state = NodeState.RUNNING
+        left = _unended(self.loop.nodes)
+        for task in left:
+            task.cancel()
+        self.loop.faults.clear()
+        with suppress(Exception):
+            self.loop.run_until_complete(asyncio.wait(left, timeout=END_S))
+        self.loop.close()
+        for task in left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
+            with suppress(BaseException):
+                task.get_coro().close()
 
     async def _cancel_all(self) -> None:
         for node in self.loop.nodes:

@@ -46,7 +46,7 @@ def test_the_system_is_read_again_after_a_failure() -> None:
 
 class Ones:
     def bits(self, count: int, /) -> int:
-        return 2**count - 1
+        return (1 << count) - 1
 
     def hex_digits(self, num_bytes: int, /) -> str:
         return "11" * num_bytes
