@@ -148,7 +148,7 @@ def own_random_numbers() -> None:
     """As pytest-randomly sees to it for random and numpy: a test draws the same whatever ran before it."""
     # Where no GPU is in use torch.manual_seed writes the stack down each time, for one that may come: 0.4 ms.
     torch.default_generator.manual_seed(0)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch
         torch.cuda.manual_seed_all(0)
 
 

@@ -43,7 +43,7 @@ def exact_products(linears: Sequence[Linear], rows: torch.Tensor) -> list[torch.
     weight = torch.cat([_exact(linear) for linear in linears])
     parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
     product = torch.cat([_rounded_rows(linears[0], part) @ weight.T for part in parts])
-    products = product.split([linear.shape[0] for linear in linears], dim=1)
+    products = product.split_with_sizes([linear.shape[0] for linear in linears], dim=1)
     return [
         (each if linear.bias is None else each + linear.bias.double()).float()
         for linear, each in zip(linears, products, strict=True)

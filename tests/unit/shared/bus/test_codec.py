@@ -48,7 +48,7 @@ def values_of(hint: Any, rows: int | None = None) -> st.SearchStrategy[Any]:
 
 
 @cache
-def message_of(cls: type[Any], rows: int | None = None) -> st.SearchStrategy[Any]:
+def message_of(cls: Any, rows: int | None = None) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
     return st.builds(cls, **{name: values_of(hint, rows) for name, hint in hints.items()})
 
