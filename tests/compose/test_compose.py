@@ -14,15 +14,16 @@ import shutil
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
 from services.launcher.ports import free_ports
-from shared.roles import ROLES
+from shared.roles import REQUIRED_ROLES, ROLES
 from tests.support.client import Answer, connect, generate, request
 from tests.support.data import REPOSITORY
 
@@ -53,6 +54,7 @@ pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING), pytest.mark.tim
 class ComposeStack:
     grpc_port: int
     http_port: int
+    settings: Mapping[str, str] = MappingProxyType({})
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [
@@ -70,6 +72,7 @@ class ComposeStack:
             "PENSTOCK_IMAGE": IMAGE,
             "PENSTOCK_GRPC_PORT": str(self.grpc_port),
             "PENSTOCK_HTTP_PORT": str(self.http_port),
+            **self.settings,
         }
         return subprocess.run(
             command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False,
@@ -247,6 +250,45 @@ async def test_a_replaced_gateway_serves(stack: ComposeStack) -> None:
     await asyncio.to_thread(stack.up, "--force-recreate", "--no-deps", "gateway")
     async with connect(stack.grpc) as stub:
         assert (await generate(stub, STREAM)).outcome == "finished"
+
+
+TWO_MODELS = {
+    "COMPOSE_PROFILES": "second-model",
+    "PENSTOCK_MODEL_NAME": "first",
+    "PENSTOCK_SECOND_MODEL": "/opt/penstock/shared/demo/models/target",
+    "PENSTOCK_SECOND_NAME": "second",
+}
+ANSWERED_WITHIN_S = 60
+
+
+def completion(stack: ComposeStack, **body: Any) -> dict[str, Any]:
+    asked = json.dumps({"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, **body}).encode()
+    call = urllib.request.Request(f"{stack.http}/completions", asked, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(call, timeout=ANSWERED_WITHIN_S) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+def test_a_second_model_is_asked_for_by_its_name_and_scaled_by_itself(stack: ComposeStack) -> None:
+    """Who names none gets the first."""
+    two = replace(stack, settings=TWO_MODELS)
+    try:
+        two.up("--scale", "decode-second=2")
+        assert len(two.containers("decode-second")) == 2
+        answers = [completion(two, model=name) for name in ("first", "second")]
+        assert [answer["model"] for answer in answers] == ["first", "second"]
+        texts = [answer["choices"][0]["text"] for answer in answers]
+        assert texts[0] != texts[1]
+        assert completion(two)["choices"][0]["text"] == texts[0]
+        with OpenAI(base_url=two.http, api_key="none", max_retries=0, timeout=60) as client:
+            generating = [model.id for model in client.models.list().data]
+        assert generating[0] == "first"
+        assert "second" in generating
+        ready = [row for row in two.status() if row["model"] == "second" and row["state"] == "ready"]
+        assert sorted(row["role"] for row in ready) == sorted([*REQUIRED_ROLES, "decode"])
+    finally:
+        two.do("rm", "--stop", "--force", *(f"{role}-second" for role in REQUIRED_ROLES))
+        stack.up()
 
 
 def test_who_is_stopped_has_drained(stack: ComposeStack) -> None:

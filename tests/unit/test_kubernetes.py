@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jsonschema
@@ -21,7 +23,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.fleet.secrets import CREDENTIALS_NAME, KEY_NAME
 from services.launcher.role_settings import config_type
 from shared.config.settings import load_config
-from shared.roles import ROLES
+from shared.roles import REQUIRED_ROLES, ROLES
 from shared.telemetry.metrics import RoleMetrics
 from tests.unit.test_observability import TARGET_LABELS
 
@@ -33,7 +35,8 @@ PAGE = (FOLDER / "README.md").read_text()
 COMMAND_TIMEOUT_S = 60
 OPTIONAL = {"speculator": "speculator/deployment.yaml"}
 """Role → where it is described, of those that are a component."""
-FILES = {role: OPTIONAL.get(role, f"{role}.yaml") for role in ROLES}
+FILES = {role: f"{role}.yaml" for role in ROLES}
+FILES |= {role: f"model/{role}.yaml" for role in REQUIRED_ROLES} | OPTIONAL
 
 
 def builder() -> list[str]:
@@ -55,7 +58,11 @@ def kustomization() -> dict[str, Any]:
     return documents("kustomization.yaml")[0]
 
 
-RESOURCES: list[str] = kustomization()["resources"]
+MODEL = documents("model/kustomization.yaml")[0]
+RESOURCES: list[str] = [
+    *(name for name in kustomization()["resources"] if name != "model"),
+    *(f"model/{name}" for name in MODEL["resources"]),
+]
 
 
 def container(role: str) -> dict[str, Any]:
@@ -66,7 +73,9 @@ def container(role: str) -> dict[str, Any]:
 
 def test_nothing_is_left_out() -> None:
     others = {"kustomization.yaml", "nats-values.yaml", "autoscaling.yaml"}
-    assert {path.name for path in FOLDER.glob("*.yaml")} == {*RESOURCES, *others}
+    here = {name for name in RESOURCES if "/" not in name}
+    assert {path.name for path in FOLDER.glob("*.yaml")} == {*here, *others}
+    assert {path.name for path in (FOLDER / "model").iterdir()} == {*MODEL["resources"], "kustomization.yaml"}
     assert set(FILES.values()) <= {*RESOURCES, *OPTIONAL.values()}
 
 
@@ -77,7 +86,7 @@ def test_every_resource_is_one_of_the_api(name: str) -> None:
 
 
 def test_a_wrong_resource_would_be_noticed() -> None:
-    document = documents("decode.yaml")[0]
+    document = documents(FILES["decode"])[0]
     document["spec"]["replica"] = 2
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(document, VERSION, strict=True)
@@ -238,7 +247,10 @@ def test_a_pod_monitor_finds_every_service_under_the_labels_that_queries_use() -
     spec = BY_KIND["PodMonitor"]["spec"]
     (endpoint,) = spec["podMetricsEndpoints"]
     assert {one["targetLabel"] for one in endpoint["relabelings"]} == TARGET_LABELS
+    (role_label,) = [one for one in endpoint["relabelings"] if one["targetLabel"] == "role"]
+    assert role_label["sourceLabels"] == ["__meta_kubernetes_pod_container_name"]
     for role in ROLES:
+        assert container(role)["name"] == role
         assert endpoint["port"] in {port["name"] for port in container(role)["ports"]}
         labels = documents(FILES[role])[0]["spec"]["template"]["metadata"]["labels"]
         assert spec["selector"]["matchLabels"].items() <= labels.items()
@@ -446,11 +458,13 @@ def with_components(checkout: Checkout, *names: str) -> list[dict[str, Any]]:
     return built
 
 
-def configured(deployment: dict[str, Any], role: str, folder: Path) -> Any:
-    """The settings of an engine that is told what its container is."""
+def configured(
+    deployment: dict[str, Any], role: str, folder: Path, shared: Mapping[str, str] = MappingProxyType({})
+) -> Any:
+    """The settings of a service that is told what its container is, over what is `shared` by all."""
     (folder / "key").write_text("ab" * 32)
     (found,) = deployment["spec"]["template"]["spec"]["containers"]
-    environ = {one["name"]: one.get("value", "") for one in found["env"]}
+    environ = {**shared, **{one["name"]: one.get("value", "") for one in found["env"]}}
     environ["PENSTOCK_FLEET_KEY_FILE"] = str(folder / "key")
     return load_config(config_type(role), role, environ=environ)
 
@@ -492,3 +506,59 @@ def test_the_component_of_weights_has_engines_of_a_node_share_one_bounded_folder
         assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
         assert spec["securityContext"]["runAsUser"] == 10001
     assert len(folders) == 1
+
+
+def with_second_model(checkout: Checkout, *components: str) -> list[dict[str, Any]]:
+    """What is built where the file's lines for a second model, and of these components, are no comments."""
+    file = checkout.folder / "compose" / "k8s" / "kustomization.yaml"
+    text = file.read_text()
+    named = "PENSTOCK_MODEL_SERVED_NAME=first", "PENSTOCK_GATEWAY_DEFAULT_MODEL=first"
+    for line in ("  - second-model", *(f"      - {each}" for each in named)):
+        commented = line.replace("- ", "# - ")
+        assert f"\n{commented}\n" in text
+        text = text.replace(f"\n{commented}\n", f"\n{line}\n")
+    file.write_text(text)
+    return with_components(checkout, "speculator", *components)
+
+
+@needs_kustomize
+def test_a_second_model_has_deployments_of_its_own_and_clients_choose_by_name(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    built = with_second_model(checkout)
+    deployments = of_kind("Deployment", built)
+    assert set(deployments) == {*ROLES, *(f"{role}-second" for role in REQUIRED_ROLES)}
+    (shared,) = [one["data"] for one in built if one["kind"] == "ConfigMap"]
+    for role in REQUIRED_ROLES:
+        for name, model, served in ((role, "target", "first"), (f"{role}-second", "second", "second")):
+            config = configured(deployments[name], role, tmp_path, shared)
+            assert (config.model, config.served_name) == (f"/models/{model}", served)
+    assert configured(deployments["gateway"], "gateway", tmp_path, shared).default_model == "first"
+
+
+@needs_kustomize
+def test_no_selector_of_one_model_finds_a_pod_of_another(checkout: Checkout) -> None:
+    """A pod of two budgets could not be evicted, and one of two Deployments is nobody's."""
+    built = with_second_model(checkout)
+    pods = {
+        name: one["spec"]["template"]["metadata"]["labels"]
+        for name, one in of_kind("Deployment", built).items()
+    }
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        for name, one in of_kind(kind, built).items():
+            wanted = one["spec"]["selector"]["matchLabels"].items()
+            assert [found for found, labels in pods.items() if wanted <= labels.items()] == [name]
+    for one in of_kind("Deployment", built).values():
+        for spread in one["spec"]["template"]["spec"]["topologySpreadConstraints"]:
+            assert spread["labelSelector"] == one["spec"]["selector"]
+
+
+@needs_kustomize
+def test_components_change_the_services_of_a_second_model_too(checkout: Checkout, tmp_path: Path) -> None:
+    deployments = of_kind("Deployment", with_second_model(checkout, "tls", "gpu", "node-weights"))
+    for role in REQUIRED_ROLES:
+        pod = deployments[f"{role}-second"]["spec"]["template"]["spec"]
+        assert "tls" in {volume["name"] for volume in pod["volumes"]}
+    for role in ("prefill", "decode"):
+        config = configured(deployments[f"{role}-second"], role, tmp_path)
+        assert (config.device, config.weight_cache_mb) == ("cuda", 32768)
