@@ -7,6 +7,8 @@ profile              the speed and the size of each instance
 profile_file         a profile as TOML or JSON
 workload             how often requests come, and how long they are
 workload_trace       a workload as a trace recorded it
+core_sharing         how much longer work takes where instances share cores
+stage_loads          how busy each stage is, and what waits there
 prediction           what requests meet at so many instances
 sizing               the fewest instances, what breaks first, one that fails
 what_if              one thing changed

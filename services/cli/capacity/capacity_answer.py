@@ -9,8 +9,8 @@ from typing import Any
 from services.cli.bench.report.latency_figures import known
 from services.cli.bench.report.prices import Prices
 from services.cli.capacity.measured_comparison import FigureComparison, MeasuredFile
-from services.cli.capacity.prediction import InstanceCounts, Prediction
-from services.cli.capacity.profile import ROLES_SIZED
+from services.cli.capacity.prediction import Prediction
+from services.cli.capacity.profile import ROLES_SIZED, InstanceCounts
 from services.cli.capacity.sizing import (
     BreakingPoint,
     CapacityQuestion,

@@ -12,8 +12,8 @@ from services.cli.bench.plan.arrivals import MAX_VARIATION
 from services.cli.bench.plan.lengths import TokenLengths
 from services.cli.bench.report.service_level import FORMS, ServiceLevel
 from services.cli.bench.serve_options import MAX_RATE, MAX_SPEED
-from services.cli.capacity.prediction import NOT_PREDICTED, InstanceCounts
-from services.cli.capacity.profile import MAX_ROLE_INSTANCES, ROLES_SIZED
+from services.cli.capacity.prediction import NOT_PREDICTED
+from services.cli.capacity.profile import MAX_ROLE_INSTANCES, ROLES_SIZED, InstanceCounts
 from services.cli.capacity.workload_trace import TRACES
 from services.cli.fleet.fleet_watch import add_bus_location
 

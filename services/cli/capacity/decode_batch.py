@@ -58,10 +58,16 @@ class BatchDistribution:
         return float(self.shares @ np.arange(len(self.shares)))
 
     @property
+    def busy_shares(self) -> Floats:
+        """Return P(n workers have somebody) for n from 0 to all of them."""
+        busy = np.minimum(np.arange(len(self.shares)), self.workers)
+        found: Floats = np.bincount(busy, self.shares, self.workers + 1)
+        return found
+
+    @property
     def mean_busy(self) -> float:
         """The workers that have somebody, in the mean."""
-        live = np.minimum(np.arange(len(self.shares)), self.workers)
-        return float(self.shares @ live)
+        return float(self.busy_shares @ np.arange(self.workers + 1))
 
     def met_batches(self, shares: Floats) -> Floats:
         """Return quantiles of the batch in which tokens are computed, as sequences a worker.
@@ -74,15 +80,22 @@ class BatchDistribution:
         return live
 
 
-def full_batch_rate(load: DecodeLoad, curve: StepCurve) -> float:
-    """Return the most requests a second that workers with full batches end."""
-    full_step_s = float(curve.step_s(np.array([float(load.slots)]))[0])
+def full_batch_rate(load: DecodeLoad, curve: StepCurve, stretch: float = 1.0) -> float:
+    """Return the most requests a second that workers with full batches end, whose steps take `stretch` times
+    longer than those of the curve."""
+    full_step_s = float(curve.step_s(np.array([float(load.slots)]))[0]) * stretch
     return load.places / (load.answer_tokens * full_step_s) if load.answer_tokens else math.inf
 
 
-def batch_distribution(load: DecodeLoad, curve: StepCurve) -> BatchDistribution:
-    """Return how full the batches are. Waits for slots are scaled as Allen and Cunneen scale M/M/k's."""
-    most_rate = full_batch_rate(load, curve)
+def batch_distribution(
+    load: DecodeLoad, curve: StepCurve, stretches: Floats | None = None
+) -> BatchDistribution:
+    """Return how full the batches are. Waits for slots are scaled as Allen and Cunneen scale M/M/k's.
+
+    `stretches` are times longer that steps take by how many sequences there are, from 1 to all places taken.
+    """
+    stretches = np.ones(load.places) if stretches is None else stretches
+    most_rate = full_batch_rate(load, curve, float(stretches[-1]))
     utilization = load.rate / most_rate
     live = np.arange(1, load.places + 1, dtype=np.float64)
     if utilization <= 0:
@@ -93,7 +106,7 @@ def batch_distribution(load: DecodeLoad, curve: StepCurve) -> BatchDistribution:
         shares = np.zeros(load.places + 1)
         shares[-1] = 1.0
         return BatchDistribution(shares, utilization, LineWait(1.0, math.inf), load.workers)
-    flows = load.rate * load.answer_tokens * curve.step_s(live / load.workers) / live
+    flows = load.rate * load.answer_tokens * curve.step_s(live / load.workers) * stretches / live
     logs = np.concatenate(([0.0], np.cumsum(np.log(flows))))
     weights = np.exp(logs - logs.max())
     weights[-1] /= 1.0 - utilization  # the line behind full batches is geometric

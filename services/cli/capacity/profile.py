@@ -14,10 +14,13 @@ ROLES_SIZED = ("gateway", "prefill", "decode")
 
 @dataclass(frozen=True, slots=True)
 class HostSize:
-    """The cores and GPUs of one machine."""
+    """The cores and GPUs of one machine. `request_cpu_ms` and `token_cpu_ms` is what a request and a token of
+    its answer cost there beside what instances compute: the bus, loops of workers, a client."""
 
     cores: int
     gpus: int = 0
+    request_cpu_ms: float = 0.0
+    token_cpu_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +95,25 @@ class DeploymentProfile:
             decode=replace(self.decode, step_ms=self.int8.step_ms),
             int8=None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceCounts:
+    gateway: int = 1
+    prefill: int = 1
+    decode: int = 1
+
+    def with_one(self, role: str, change: int) -> InstanceCounts:
+        """Return these with so many more of one role."""
+        return replace(self, **{role: self.of(role) + change})
+
+    def of(self, role: str) -> int:
+        count: int = getattr(self, role)
+        return count
+
+    def cores(self, profile: DeploymentProfile) -> float:
+        workers = self.prefill * profile.prefill.cores + self.decode * profile.decode.cores
+        return self.gateway * profile.gateway.cores + workers
+
+    def gpus(self, profile: DeploymentProfile) -> int:
+        return self.prefill * profile.prefill.gpus + self.decode * profile.decode.gpus

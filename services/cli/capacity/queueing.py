@@ -62,6 +62,17 @@ def erlang_c(servers: int, offered: float) -> float:
     return blocked / (1.0 - offered / servers * (1.0 - blocked))
 
 
+def busy_servers(servers: int, offered: float) -> Floats:
+    """Return P(n servers work) for n from 0 to all of them, at M/M/k (Erlang 1917); all do where they cannot
+    keep up."""
+    if offered >= servers:
+        return np.eye(servers + 1)[servers]
+    weights = np.cumprod(np.concatenate(([1.0], offered / np.arange(1, servers + 1))))
+    weights[-1] /= 1.0 - offered / servers  # the line behind them is geometric
+    found: Floats = weights / weights.sum()
+    return found
+
+
 def line_wait(rate: float, arrival_scv: float, service: ServiceTime, servers: int) -> LineWait:
     """Return the wait before `servers`, by the approximation of Allen and Cunneen (Allen 1990, 5.2.3).
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from services.cli.bench.report.prices import Prices
 from services.cli.bench.report.service_level import LevelVerdict, ServiceLevel
 from services.cli.bench.serve_options import MAX_RATE
-from services.cli.capacity.prediction import InstanceCounts, Prediction, predict
-from services.cli.capacity.profile import MAX_ROLE_INSTANCES, ROLES_SIZED, DeploymentProfile
+from services.cli.capacity.prediction import Prediction, predict
+from services.cli.capacity.profile import MAX_ROLE_INSTANCES, ROLES_SIZED, DeploymentProfile, InstanceCounts
 from services.cli.capacity.workload import Workload
 
 MAX_MOVES = 200

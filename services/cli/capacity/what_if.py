@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from services.cli.capacity.prediction import InstanceCounts, Prediction
-from services.cli.capacity.profile import MAX_ROLE_INSTANCES
+from services.cli.capacity.prediction import Prediction
+from services.cli.capacity.profile import MAX_ROLE_INSTANCES, InstanceCounts
 from services.cli.capacity.sizing import CapacityQuestion, breaking_point
 
 CACHED_MORE = 0.5

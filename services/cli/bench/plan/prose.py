@@ -15,6 +15,9 @@ MAX_TEXT_BYTES = 64 << 20
 """The most that is read of files that prompts are made of; what is beyond is left out."""
 RUN_CHARS = 1200
 """The characters after which a text goes on with another place of the files."""
+TITLE_WORDS = 4
+"""The words, drawn one by one, that a text begins with: a short file has few sentences to begin at, and texts that
+begin alike share what a server keeps of their beginning."""
 LONG_WORD_CHARS = 40
 """A text is looked at so far beyond a cut, to keep its first word whole."""
 LEAST_SENTENCES = 20
@@ -29,6 +32,7 @@ class Prose:
     def __init__(self, text: str, name: str) -> None:
         """Raises InvalidRequest for a text of too few sentences."""
         self._text = re.sub(r"[ \t]+", " ", text).strip()
+        self._words = self._text.split()
         self._starts = [0, *(match.end() for match in SENTENCE.finditer(self._text))]
         if len(self._starts) < LEAST_SENTENCES:
             raise InvalidRequest(
@@ -51,10 +55,10 @@ class Prose:
     def write(self, random: Random, chars: int) -> str:
         """Return at most so many characters, ended behind a word; one word at least.
 
-        A shorter text from the same state of `random` begins a longer one.
+        A shorter text from the same state of `random` begins a longer one; no other text begins as it does.
         """
-        runs: list[str] = []
-        left = chars
+        runs = [" ".join(random.choices(self._words, k=TITLE_WORDS))]
+        left = chars - len(runs[0]) - len(PARAGRAPHS)
         while left > 0:
             begin = random.choice(self._starts)
             run = self._text[begin : min(begin + max(left, LONG_WORD_CHARS) + 1, self._run_end(begin))]

@@ -21,8 +21,7 @@ from services.cli.capacity.capacity_options import (
     given_counts,
 )
 from services.cli.capacity.measured_comparison import MeasuredFile
-from services.cli.capacity.prediction import InstanceCounts
-from services.cli.capacity.profile import MAX_ROLE_INSTANCES
+from services.cli.capacity.profile import MAX_ROLE_INSTANCES, InstanceCounts
 from shared.errors import InvalidRequest
 from tests.unit.services.cli.capacity.deployments import document, profile_file
 from tests.unit.services.cli.capacity.test_capacity_page import measured_document

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.cli.bench.report.service_level import ServiceLevel
-from services.cli.capacity.prediction import InstanceCounts, predict
-from services.cli.capacity.profile import ROLES_SIZED
+from services.cli.capacity.prediction import predict
+from services.cli.capacity.profile import ROLES_SIZED, InstanceCounts
 from tests.unit.services.cli.capacity.deployments import PROFILE, load
 
 LEVELS = [ServiceLevel.read("ttft_p99<600ms"), ServiceLevel.read("itl_p99<40ms")]
@@ -78,15 +78,36 @@ def test_goodput_is_of_requests_that_keep_all() -> None:
     )
 
 
-def test_cores_that_are_shared_stretch_all_work() -> None:
-    counts, workload = InstanceCounts(1, 1, 1), load(2.0)
-    alone = predict(PROFILE, workload, counts)
-    shared = predict(replace(PROFILE, host=replace(PROFILE.host, cores=1)), workload, counts, hosts=1)
+def test_a_step_beside_a_prompt_takes_twice_as_long_on_one_core() -> None:
+    """Small work that costs nothing leaves all of it; beside an answer every prompt is twice as long, too."""
+    host = replace(PROFILE.host, cores=1)
+    profile = replace(PROFILE, host=host, gateway=replace(PROFILE.gateway, cpu_ms=0.0, token_cpu_ms=0.0))
+    counts, workload = InstanceCounts(), load(0.1, prompt=600, answer=200)
+    alone, shared = (predict(profile, workload, counts, hosts=hosts) for hosts in (None, 1))
+    step_ms, prompt_ms = 12.0, 4 + 600 / 1.5
     assert alone.stretch == 1
-    assert predict(PROFILE, workload, counts, hosts=2).stretch == 1
-    assert 1 < shared.stretch < 3
-    busy = sum(stage.busy for stage in shared.stages.values())
-    assert shared.stretch == pytest.approx(busy, rel=1e-3)
+    assert shared.latencies["itl"].quantiles["p50"].value == pytest.approx(step_ms, rel=0.25)
+    assert shared.latencies["itl"].quantiles["p99"].value > 2 * step_ms
+    ttft = shared.latencies["ttft"].quantiles
+    assert ttft["p99"].value > 2 * prompt_ms + 2.0
+    assert 1 < shared.stretch < 2
+
+
+def test_cores_enough_for_all_workers_at_once_stretch_nothing() -> None:
+    counts = InstanceCounts(1, 1, 1)
+    assert predict(PROFILE, load(2.0), counts, hosts=2).stretch == 1
+    assert predict(PROFILE, load(2.0), InstanceCounts(1, 3, 3), hosts=4).stretch == 1
+
+
+def test_small_work_takes_cores_from_computations() -> None:
+    """A request that costs 0.5 s of a core beside its own work, twice a second, leaves one of two cores."""
+    workload, counts = load(2.0, prompt=100, answer=2), InstanceCounts()
+    profile = replace(PROFILE, gateway=replace(PROFILE.gateway, cpu_ms=0.0, token_cpu_ms=0.0))
+    busy = replace(profile, host=replace(PROFILE.host, request_cpu_ms=250.0, token_cpu_ms=125.0))
+    single = replace(profile, host=replace(PROFILE.host, cores=1))
+    shared = predict(busy, workload, counts, hosts=1)
+    assert shared.stretch == pytest.approx(predict(single, workload, counts, hosts=1).stretch)
+    assert predict(busy, workload.at_rate(4.1), counts, hosts=1).trouble
 
 
 def simulated_ttft_p99_ms(rate: float, workers: int, seed: int) -> float:

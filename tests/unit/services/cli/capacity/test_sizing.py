@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.cli.bench.report.service_level import ServiceLevel
-from services.cli.capacity.prediction import InstanceCounts
-from services.cli.capacity.profile import ROLES_SIZED, HostSize
+from services.cli.capacity.profile import ROLES_SIZED, HostSize, InstanceCounts
 from services.cli.capacity.sizing import (
     CapacityQuestion,
     breaking_point,

@@ -33,6 +33,12 @@ def test_a_shorter_text_begins_a_longer_one(chars: int, more: int, seed: int) ->
     assert long.startswith(short)
 
 
+def test_texts_of_few_sentences_do_not_begin_alike() -> None:
+    """There are 41 sentences; a block of a server's prefix cache has 16 tokens, some 60 characters."""
+    texts = [writer(seed).text(200, f"{number}") for seed in range(4) for number in range(500)]
+    assert len({text[:60] for text in texts}) > 0.99 * len(texts)
+
+
 def test_a_key_and_a_seed_name_a_text() -> None:
     assert writer(1).text(200, "a") == writer(1).text(200, "a")
     assert len({writer(1).text(200, "a"), writer(1).text(200, "b"), writer(2).text(200, "a")}) == 3
