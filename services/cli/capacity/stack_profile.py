@@ -25,8 +25,8 @@ from shared.process.cores import usable_cores
 LOOK_S = 0.1
 """The time between two looks at the latest heartbeats."""
 FRONT_ROLES = ("gateway", "tokenizer", "detokenizer")
-OVERHEAD_PHASES = ("route", "bus", "deliver")
-"""Phases on the way to the first token that are neither a queue nor a computation."""
+OVERHEAD_PHASES = ("admit", "tokenize", "route", "bus", "deliver")
+"""Phases on the way to the first token that are neither a queue nor a computation of prefill's."""
 CPU = "process_cpu_seconds_total"
 HOW_TO_KNOW = {
     "decode.step_ms": "let answers be generated meanwhile, as with `penstock bench serve`",
@@ -164,7 +164,7 @@ def _front(
     if requests:
         table["cpu_ms"] = grown(CPU, "gateway", "tokenizer") / requests * 1e3
         on_way = sum(grown(f"{PHASE_SUM}/{phase}", "gateway") for phase in OVERHEAD_PHASES)
-        table["overhead_ms"] = on_way / requests * 1e3
+        table["overhead_ms"] = max(0.0, on_way / requests * 1e3 - table["cpu_ms"])  # which is a part of it
     if tokens:
         table["token_cpu_ms"] = grown(CPU, "detokenizer") / tokens * 1e3
     return table

@@ -16,8 +16,8 @@ MAX_TEXT_BYTES = 64 << 20
 RUN_CHARS = 1200
 """The characters after which a text goes on with another place of the files."""
 TITLE_WORDS = 4
-"""The words, drawn one by one, that a text begins with: a short file has few sentences to begin at, and texts that
-begin alike share what a server keeps of their beginning."""
+"""The words, drawn one by one, that a text begins with: a short file has few sentences to begin at, and texts
+that begin alike share what a server keeps of their beginning."""
 LONG_WORD_CHARS = 40
 """A text is looked at so far beyond a cut, to keep its first word whole."""
 LEAST_SENTENCES = 20

@@ -1,0 +1,144 @@
+"""One server under the loads that all of them get, by `penstock bench serve`; the table of those measured.
+
+    python -m tests.bench.bench_peers penstock  --model FILE.gguf --folder DIR
+    python -m tests.bench.bench_peers llama.cpp --model FILE.gguf --folder DIR --server llama-server
+    python -m tests.bench.bench_peers vllm      --model DIR       --folder DIR --venv DIR
+    python -m tests.bench.bench_peers dynamo    --model DIR       --folder DIR --venv DIR
+    python -m tests.bench.bench_peers table     --folder DIR
+
+Each is started alone with all cores of the machine, and asked over HTTP. Loads: chats of MT-Bench (`--chats`)
+by one client and by four, both turns, and a slice of Mooncake's trace (`--trace`) at 2 a second, its lengths
+times 0.03. A round has questions and texts of its own, so that caches know what a second turn repeats alone.
+Answers have all their tokens. `peers/README.md` says how to get each server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.bench.serve_contenders import Contender, dynamo, llama_cpp, penstock, vllm
+from tests.support.data import REPOSITORY
+
+ROUND_CHATS = {"chat-1": (10, 1), "chat-4": (30, 4)}
+"""Questions of a round and the clients that ask them, one question after another."""
+OUTPUT_TOKENS = 64
+TRACE_RATE, TRACE_S, LENGTH_SCALE = 2.0, 20.0, 0.03
+COLUMNS = ("ttft p50", "ttft p99", "itl p50", "itl p99", "tokens/s", "CPU s", "cached")
+
+
+def loads(options: argparse.Namespace, number: int, folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the loads of a round by name."""
+    questions = options.chats.read_text("utf-8").splitlines()
+    begin = number * sum(count for count, _ in ROUND_CHATS.values())
+    for name, (count, clients) in ROUND_CHATS.items():
+        part = folder / f"{name}.jsonl"
+        part.write_text("\n".join(questions[begin : begin + count]) + "\n", "utf-8")
+        begin += count
+        lengths = ["--requests", str(count), "--output-tokens", str(OUTPUT_TOKENS)]
+        yield name, ["--source", f"prompts:{part}", "--concurrency", str(clients), *lengths]
+    lengths = ["--length-scale", str(LENGTH_SCALE), "--duration", str(TRACE_S), "--text-seed", str(number)]
+    yield "mooncake", ["--source", f"mooncake:{options.trace}", "--rate", str(TRACE_RATE), *lengths]
+
+
+def measure(options: argparse.Namespace) -> None:
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with started(options) as contender, TemporaryDirectory(prefix="penstock-peers-") as folder:
+        warm = ["--requests", "4", "--seed", "99", "--output-tokens", "16"]
+        _bench(contender, Path(folder) / "warm.json", warm)
+        for number in range(options.first_round, options.first_round + options.rounds):
+            for name, words in loads(options, number, Path(folder)):
+                spent_s = contender.cpu_s()
+                report = _bench(contender, Path(folder) / f"{name}.json", words)
+                report["server"] = {"cpu_s": contender.cpu_s() - spent_s, "pss_mb": contender.pss_mb()}
+                out = options.folder / f"{options.what}-{name}-{number}.json"
+                out.write_text(json.dumps(report, indent=1) + "\n")
+                print(f"{options.what}, round {number}, {name}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def started(options: argparse.Namespace) -> Iterator[Contender]:
+    """The server that was asked for, drafts off."""
+    log = options.folder / f"{options.what}.log"
+    servers: dict[str, Any] = {
+        "penstock": lambda: penstock(options.model, ["--speculator", "0"]),
+        "llama.cpp": lambda: llama_cpp(options.model, options.server, log),
+        "vllm": lambda: vllm(options.model, options.venv, log),
+        "dynamo": lambda: dynamo(options.model, options.venv, options.folder),
+    }
+    server: AbstractContextManager[list[Contender]] = servers[options.what]()
+    with server as contenders:
+        yield contenders[-1]
+
+
+def _bench(contender: Contender, report: Path, words: list[str]) -> dict[str, Any]:
+    where = ("--url", f"http://{contender.address}", "--interface", "chat", "--ignore-eos")
+    command = [sys.executable, "-m", "services.cli", "bench", "serve", *where, *words, "--json", str(report)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{words} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def row(report: dict[str, Any]) -> dict[str, float]:
+    summary, origins = report["summary"], report["summary"]["token_origins"]
+    latencies = summary["latencies_ms"]
+    prompt = origins["prompt_computed"] + (origins["prompt_cached"] or 0)
+    return {
+        "ttft p50": latencies["ttft"]["p50"]["value"],
+        "ttft p99": latencies["ttft"]["p99"]["value"],
+        "itl p50": latencies["itl"]["p50"]["value"],
+        "itl p99": latencies["itl"]["p99"]["value"],
+        "tokens/s": summary["rates"]["output_tokens_per_s"],
+        "CPU s": report["server"]["cpu_s"] / max(1, summary["calls"]),
+        "cached": (origins["prompt_cached"] or 0) / max(1, prompt),
+    }
+
+
+def table(folder: Path) -> str:
+    """Return a row for each load and server, the mean of its rounds."""
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for path in sorted(folder.glob("*-*-*.json")):
+        server, _, rest = path.stem.partition("-")
+        name = rest.rpartition("-")[0]
+        found.setdefault((name, server), []).append(row(json.loads(path.read_text())))
+    lines = [f"| load | server | {' | '.join(COLUMNS)} | rounds |", "|---" * (len(COLUMNS) + 3) + "|"]
+    for (name, server), rows in sorted(found.items()):
+        values = [f"{mean(one[column] for one in rows):.3g}" for column in COLUMNS]
+        lines.append(f"| {name} | {server} | {' | '.join(values)} | {len(rows)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("penstock", "llama.cpp", "vllm", "dynamo", "table"))
+    parser.add_argument("--folder", type=Path, required=True, help="where reports are")
+    parser.add_argument("--model", type=Path, help="weights that the server reads")
+    parser.add_argument("--server", type=Path, help="llama.cpp's llama-server")
+    parser.add_argument("--venv", type=Path, help="the environment of vLLM or Dynamo")
+    parser.add_argument("--chats", type=Path, help="MT-Bench's questions, a JSON object a line")
+    parser.add_argument("--trace", type=Path, help="Mooncake's trace")
+    parser.add_argument("--rounds", type=int, default=1, help="there are questions for two")
+    parser.add_argument("--first-round", type=int, default=0, metavar="N")
+    options = parser.parse_args()
+    if options.what == "table":
+        print(table(options.folder))
+    else:
+        measure(options)
+
+
+if __name__ == "__main__":
+    main()
