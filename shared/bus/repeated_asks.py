@@ -1,8 +1,8 @@
 """Remember who has been asked for what, so that an ask that comes again is done once.
 
 An ask is sent again when it or its answer may have been lost. One that is being worked on needs nothing: its
-answer will go to the reply subject that came last, which a server of a closed bus lets through. To one that was
-answered the same is said again; only a large answer, which nobody holds anything for, is worked out anew.
+answer will go to the reply subject that came last, which a server of a closed bus lets through. To one that
+was answered the same is said again; only a large answer, which nobody holds anything for, is worked out anew.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class _ProxyEnd(asyncio.Protocol):
         else:
             self._early += data
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._proxy.lost(self)
         if self.other is not None and hasattr(self.other, "transport"):
             self.other.transport.close()

@@ -76,7 +76,7 @@ async def test_who_asks_nobody_hears_so_at_once(bus: EitherBus, gone: str) -> No
 
 
 async def is_unheard(client: Told, subject: str) -> bool:
-    """Return whether the server says that nobody listens; it needs a moment to see that a client has closed."""
+    """Return whether the server says that nobody listens: it needs a moment to see that a client closes."""
     try:
         await client.client.request(subject, timeout=0.1)
     except nats.errors.NoRespondersError:
@@ -203,8 +203,9 @@ async def test_an_ask_is_answered_and_a_failure_keeps_its_type(bus: EitherBus) -
 
 async def test_an_ask_that_nobody_answers_ends_at_its_deadline(bus: EitherBus) -> None:
     both = await Bus.connect(bus.url, name="both")
+    got: list[Delivery] = []
     try:
-        await both.serve(DECODE, lambda delivery: None)
+        await both.serve(DECODE, got.append)
         with pytest.raises(NoAnswer):
             await both.ask(DECODE, AuditRequest(), Envelope(), Deadline.after(0.05))
     finally:
@@ -233,7 +234,7 @@ class Landing:
         self.bodies: list[bytearray] = []
         self.count = 0
 
-    def open(self, header: bytes, body_bytes: int) -> list[memoryview]:
+    def open(self, header: bytes, body_bytes: int) -> list[memoryview]:  # noqa: ARG002 - a sink
         self.bodies.append(bytearray(body_bytes))
         return [memoryview(self.bodies[-1])]
 

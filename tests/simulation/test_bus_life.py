@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 
 from shared.bus import Bus, Delivery, connection
 from shared.bus.bulk import BulkConnection
-from shared.bus.connection import Connection
+from shared.bus.connection import PENDING_BYTES, Connection
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import Unavailable
@@ -23,6 +23,8 @@ from tests.support.wait import until
 
 DECODE = inbox("decode", "decode-0")
 REPORT = AuditReport("decode", "decode-0", 1, ())
+BIG_BYTES = 800_000
+BIG = Cancel("x" * BIG_BYTES)
 
 
 # ---- first connections --------------------------------------------------------------------------------
@@ -77,18 +79,21 @@ async def test_what_is_said_while_the_server_is_gone_waits_at_its_sender(bus: Ei
 
 
 async def test_what_is_said_while_a_receiver_is_gone_is_lost_to_it(bus: EitherBus) -> None:
-    async with told(bus.url) as here, bus.url_from("away") as url:
-        async with told(url, ping_interval=0.05, connect_timeout=0.2) as away:
-            ear, witness = await away.hear("a"), await here.hear("a")
-            await here.say("a", b"before")
-            await ear.has(1)
-            bus.partition("away")
-            await until(lambda: away.events == ["disconnected"])
-            bus.heal("away")
-            await until(lambda: away.events == ["disconnected", "reconnected"])
-            await here.say("a", b"after")
-            assert await ear.has(2) == [b"before", b"after"]
-            assert witness.data == [b"before", b"after"]
+    async with (
+        told(bus.url) as here,
+        bus.url_from("away") as url,
+        told(url, ping_interval=0.05, connect_timeout=0.2) as away,
+    ):
+        ear, witness = await away.hear("a"), await here.hear("a")
+        await here.say("a", b"before")
+        await ear.has(1)
+        bus.partition("away")
+        await until(lambda: away.events == ["disconnected"])
+        bus.heal("away")
+        await until(lambda: away.events == ["disconnected", "reconnected"])
+        await here.say("a", b"after")
+        assert await ear.has(2) == [b"before", b"after"]
+        assert witness.data == [b"before", b"after"]
 
 
 async def test_a_limit_is_kept_over_a_reconnection(bus: EitherBus) -> None:
@@ -109,9 +114,10 @@ async def test_too_much_that_waits_for_a_server_is_refused(bus: EitherBus) -> No
     try:
         await bus.kill()
         await until(lambda: not ours.connected)
+        for _ in range(PENDING_BYTES // BIG_BYTES):
+            await ours.publish(DECODE, BIG)
         with pytest.raises(Unavailable, match="retry later"):
-            for _ in range(10):
-                await ours.publish(DECODE, Cancel("x" * 800_000))
+            await ours.publish(DECODE, BIG)
         await bus.start()
         await until(lambda: ours.connected)
         await ours.publish(DECODE, Cancel("again"))
@@ -186,16 +192,19 @@ async def test_who_was_cut_off_stays_a_member_of_its_group_until_the_server_hear
     bus: EitherBus,
 ) -> None:
     """What goes to a connection that its client has given up is lost, though somebody else could have it."""
-    async with told(bus.url) as here, bus.url_from("away") as url:
-        async with told(url, ping_interval=0.03, connect_timeout=0.2) as away:
-            gone, stays = await away.hear("a", queue="g"), await here.hear("a", queue="g")
-            bus.partition("away")
-            await until(lambda: away.events == ["disconnected"])
-            await here.say("a", *[b"x"] * 64)
-            assert 0 < len(stays.data) < 64
-            bus.heal("away")
-            await until(lambda: away.events == ["disconnected", "reconnected"])
-            assert gone.data == []
+    async with (
+        told(bus.url) as here,
+        bus.url_from("away") as url,
+        told(url, ping_interval=0.03, connect_timeout=0.2) as away,
+    ):
+        gone, stays = await away.hear("a", queue="g"), await here.hear("a", queue="g")
+        bus.partition("away")
+        await until(lambda: away.events == ["disconnected"])
+        await here.say("a", *[b"x"] * 64)
+        assert 0 < len(stays.data) < 64
+        bus.heal("away")
+        await until(lambda: away.events == ["disconnected", "reconnected"])
+        assert gone.data == []
 
 
 async def test_who_does_not_answer_the_servers_pings_is_closed_as_stale(start_bus: StartBus) -> None:

@@ -75,7 +75,7 @@ async def test_who_says_nothing_is_not_waited_for(closed: EitherBus) -> None:
 
 
 async def test_our_connection_ends_its_start_at_once_when_it_is_refused(closed: EitherBus) -> None:
-    with pytest.raises(Unavailable, match="refuses the user anne .*Authorization Violation"):
+    with pytest.raises(Unavailable, match=r"refuses the user anne .*Authorization Violation"):
         await Connection.open(closed.url, name="anne", credentials=Credentials("anne", "guess"))
     with pytest.raises(Unavailable, match="refuses a client without a user"):
         await Connection.open(closed.url, name="nobody")

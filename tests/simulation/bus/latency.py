@@ -8,7 +8,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Each write takes a time of its own between `least_s` and `most_s`; those of one connection stay in order.
+    """Each write takes between `least_s` and `most_s`; those of one connection stay in order.
 
     One in `1 / late_share` writes takes `late_s` more, as one whose packet was lost does.
     """

@@ -25,7 +25,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class Cable:
-    """One connection between a place and who listens. `name` is unique, and the same in every run of a seed."""
+    """One connection between a place and who listens. `name` is the same in every run of a seed."""
 
     def __init__(self, name: str, place: str, address: tuple[str, int]) -> None:
         self.name = name
@@ -134,7 +134,7 @@ class Network:
     async def create_connection(
         self, factory: ProtocolFactory, host: str = "", port: int = 0, *, ssl: object = None, **_: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Take the place of a loop's `create_connection`. Raises ConnectionRefusedError where nobody listens."""
+        """Stand in for a loop's `create_connection`. Raises ConnectionRefusedError where nobody listens."""
         if ssl is not None:
             raise ValueError("there is no TLS in a network in memory")
         place = _PLACE.get()

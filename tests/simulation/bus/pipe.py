@@ -1,4 +1,4 @@
-"""One direction of a connection: bytes that arrive in order, each after its latency, none while it is held."""
+"""One direction of a connection: bytes arrive in order, each after its latency, none while it is held."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class ServerConnection(asyncio.Protocol):
         except Malformed:
             self.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._forget()
 
     def pause_writing(self) -> None:

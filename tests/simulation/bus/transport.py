@@ -43,7 +43,7 @@ class MemoryTransport(asyncio.Transport):
             else:
                 assert isinstance(self._protocol, asyncio.Protocol)
                 self._protocol.data_received(data)
-        except Exception as error:  # as asyncio's transports do: the connection ends, the loop goes on
+        except Exception as error:  # noqa: BLE001 - as asyncio's transports: the connection ends, not the loop
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a protocol failed", "exception": error, "protocol": self._protocol}
             )
