@@ -89,11 +89,12 @@ async def test_what_is_said_while_a_receiver_is_gone_is_lost_to_it(bus: EitherBu
         await ear.has(1)
         bus.partition("away")
         await until(lambda: away.events == ["disconnected"])
+        await here.say("a", b"meanwhile")
         bus.heal("away")
         await until(lambda: away.events == ["disconnected", "reconnected"])
         await here.say("a", b"after")
         assert await ear.has(2) == [b"before", b"after"]
-        assert witness.data == [b"before", b"after"]
+        assert witness.data == [b"before", b"meanwhile", b"after"]
 
 
 async def test_a_limit_is_kept_over_a_reconnection(bus: EitherBus) -> None:

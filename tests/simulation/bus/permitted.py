@@ -10,6 +10,8 @@ from tests.simulation.bus.interest import fits
 MAX_ANSWERS = 1
 """`allow_responses` of `shared.bus.permissions`: so many, within ANSWER_WITHIN."""
 EXPIRE_S = float(ANSWER_WITHIN.removesuffix("m")) * 60
+PRUNE_BEYOND = 4096
+"""Of more questions than these, those that have their answer, or are too old for one, are forgotten."""
 
 
 class Permitted:
@@ -35,7 +37,14 @@ class Permitted:
         """Take note that an answer is waited for at `reply`."""
         if self.user is None or not self.user.answers or self.may_publish(reply):
             return
-        self._asked[reply] = (asyncio.get_running_loop().time(), 0)
+        now_s = asyncio.get_running_loop().time()
+        if len(self._asked) > PRUNE_BEYOND:
+            self._asked = {
+                asked: (since_s, count)
+                for asked, (since_s, count) in self._asked.items()
+                if count < MAX_ANSWERS and now_s - since_s <= EXPIRE_S
+            }
+        self._asked[reply] = (now_s, 0)
 
     def _may_answer(self, subject: bytes) -> bool:
         """Count each look, as the server does, those included that only ask whether a reply is known."""
