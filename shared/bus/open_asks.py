@@ -2,8 +2,8 @@
 
 A server that is started again, and a connection that is lost, lose messages silently: the ask, or the answer
 to it. So an open ask can be sent again: whoever has it already answers once (`shared.bus.repeated_asks`), and
-an answer to either counts. Each repetition has a reply subject of its own: on a closed bus one that comes twice
-uses up the leave to answer to it.
+an answer to either counts. Each repetition has a reply subject of its own: on a closed bus one that comes
+twice uses up the leave to answer to it.
 """
 
 from __future__ import annotations

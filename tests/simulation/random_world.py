@@ -29,6 +29,7 @@ BROKEN_S = 20.0
 HEALED_S = 20.0
 """The time in which everybody must be back then: stale connections take six seconds to be noticed."""
 MEAN_PAUSE_S = 0.05
+PACE = Pace(mean_s=1.0, longest_s=3.0)
 
 Result = TypeVar("Result")
 
@@ -80,9 +81,7 @@ class World:
         self.trace = Trace()
         self.network = Network(Random(f"network {seed}"), LATENCY, self.trace)
         self.server = MemoryServer(self.network, Random(f"server {seed}"))
-        self.faults = Faults(
-            self.network, self.server, Random(f"faults {seed}"), Pace(mean_s=1.0, longest_s=3.0)
-        )
+        self.faults = Faults(self.network, self.server, Random(f"faults {seed}"), PACE)
         self.lived = Lived()
         self._seed = seed
 

@@ -2,7 +2,7 @@
 
 In reading order: `trace`, `latency`, `pipe`, `transport` and `network` are TCP without sockets; `settings`,
 `commands`, `interest` and `permitted` are what a nats-server knows; `server_connection` and `memory_server`
-put it together; `faults` breaks it.
+put it together; `faults` breaks it, and `loop_clock` is for nats-py's own look at a clock.
 """
 
 from tests.simulation.bus.faults import Faults
