@@ -262,7 +262,7 @@ class Router:
             for load in loads.values():
                 if load.answered_s is None:
                     self._sent_load.drop(load)
-        errors = [error for ask in asks if not ask.cancelled() and (error := ask.exception()) is not None]
+        errors = _errors_of(asks)
         if errors:
             asks.clear()  # or what is raised would hold this frame, and this frame what is raised
             raise errors.pop(errors.index(_gravest(errors)))
@@ -327,6 +327,11 @@ class Router:
             self._avoided.add_refused(view, refused.error.retry_after_ms / 1000)
         else:
             self._avoided.add_failed(view)
+
+
+def _errors_of(asks: Sequence[asyncio.Task[None]]) -> list[BaseException]:
+    errors = (ask.exception() for ask in asks if not ask.cancelled())
+    return [error for error in errors if error is not None]
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:
