@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from services.cli.bench.plan.lengths import TokenLengths
@@ -30,6 +30,7 @@ from services.cli.capacity.prediction import Prediction, predict
 from services.cli.capacity.profile import DeploymentProfile, InstanceCounts
 from services.cli.capacity.profile_file import read_profile
 from services.cli.capacity.workload import Workload
+from shared.process.cores import usable_cores
 from tests.bench.process_cost import cpu_s
 from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
@@ -215,8 +216,22 @@ def fitted_profile(fit: dict[str, Any]) -> dict[str, Any]:
         "token_cpu_ms": token_cpu_ms,
         "overhead_ms": max(0.0, way_ms - cpu_ms - token_cpu_ms),
     }
+    tables["prefill"]["cores"] = _computing_cores(prompts, "prefill", "prefill.compute")
+    tables["decode"]["cores"] = _computing_cores(answers, "decode", "decode")
+    tables["decode"]["transfer_ms"] = mean(
+        load["phases"]["kv.transfer"] + load["phases"]["decode.queue"] for load in answers["loads"]
+    )
     tables["host"] |= {"request_cpu_ms": beside_ms, "token_cpu_ms": token_beside_ms}
     return tables
+
+
+def _computing_cores(watch: dict[str, Any], role: str, phase: str) -> float:
+    """Return the cores that a worker keeps busy while it computes: not all of its threads do all the time."""
+    busy_ms = sum(
+        min(1e3 * load["seconds"], load["calls"] * load["phases"][phase]) for load in watch["loads"]
+    )
+    costs: dict[str, float] = watch["cpu_ms"]
+    return min(float(usable_cores()), (costs[f"{role}-0"] - costs[f"{role}-0/loop"]) / busy_ms)
 
 
 def _split_costs(

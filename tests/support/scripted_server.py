@@ -13,13 +13,15 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Scripted:
     """One answer: `status` other than 200 has `body` at once. `pieces` are seconds to wait and the data of an
-    event; `cut`: the connection closes behind them, without an end."""
+    event; `cut`: the connection closes behind them, without an end; `silent`: it
+    closes without a word."""
 
     pieces: tuple[tuple[float, Any], ...] = ()
     status: int = 200
     body: Any = None
     cut: bool = False
     done: bool = True
+    silent: bool = False
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class ScriptedServer:
     async def _play(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Return whether the connection goes on."""
         script = self.answer(asked)
+        if script.silent:
+            return False
         if script.status != 200 or script.body is not None:
             page = json.dumps(script.body).encode() if not isinstance(script.body, bytes) else script.body
             head = f"HTTP/1.1 {script.status} Said\r\ncontent-type: application/json\r\n"

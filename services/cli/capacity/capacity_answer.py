@@ -30,7 +30,7 @@ LEFT_OUT = (
     "the way of tokens behind the first from a decode worker to their client",
     "the bus and the network beyond overhead_ms and transfer_ms, caches that forget",
     "bursts within batches: arrivals' variation scales waits alone, and a trace's order is not replayed",
-    "other work on the same cores, and waits for cores while there are as many as are busy in the mean",
+    "other work on the same cores than that of host.request_cpu_ms and host.token_cpu_ms",
 )
 """Things that a prediction knows nothing of."""
 

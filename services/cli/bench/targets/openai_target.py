@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from socket import SO_LINGER, SOL_SOCKET
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -45,6 +46,7 @@ class OpenAiTarget:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             headers=OUR_HEADERS | ({"authorization": f"Bearer {key}"} if key else {}),
             read_bufsize=READ_BYTES,
+            trace_configs=[_telling_reuse()],
         )
 
     async def pieces(self, call: TargetCall, facts: CallFacts) -> AsyncGenerator[StreamPiece]:
@@ -70,7 +72,7 @@ class OpenAiTarget:
             headers["x-penstock-deadline-ms"] = str(call.deadline_ms)
         path = self._base + PATHS[self._interface]
         try:
-            async with self._session.post(path, data=body, headers=headers) as response:
+            async with await self._post(path, body, headers) as response:
                 try:
                     yield response
                 finally:
@@ -78,6 +80,19 @@ class OpenAiTarget:
                         _reset(response)
         except aiohttp.ClientError as error:
             raise _broken(error) from error
+
+    async def _post(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        """Send it anew where a connection that was kept had been closed by then, as servers may at any time.
+
+        Raises aiohttp.ClientError.
+        """
+        while True:
+            reused: list[bool] = []
+            try:
+                return await self._session.post(path, data=body, headers=headers, trace_request_ctx=reused)
+            except aiohttp.ClientConnectionError:
+                if not reused:
+                    raise
 
     async def find_model(self) -> str:
         if self._sampling.model:
@@ -98,6 +113,18 @@ class OpenAiTarget:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _telling_reuse() -> aiohttp.TraceConfig:
+    """Return what notes in the list of a request's context that its connection had been kept from another."""
+    trace = aiohttp.TraceConfig()
+
+    async def note(_session: aiohttp.ClientSession, context: SimpleNamespace, _: object) -> None:
+        if context.trace_request_ctx is not None:
+            context.trace_request_ctx.append(True)
+
+    trace.on_connection_reuseconn.append(note)
+    return trace
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:

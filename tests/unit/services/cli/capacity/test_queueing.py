@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.capacity.queueing import LineWait, ServiceTime, erlang_b, erlang_c, line_wait
+from services.cli.capacity.queueing import (
+    LineWait,
+    ServiceTime,
+    busy_servers,
+    erlang_b,
+    erlang_c,
+    line_wait,
+)
 
 CUSTOMERS = 60_000
 WITHIN = 0.08
@@ -89,3 +96,12 @@ def test_more_servers_never_wait_longer_and_more_load_never_shorter(
     wait = line_wait(rate, arrival_scv, service, servers).mean_s
     assert line_wait(rate, arrival_scv, service, servers + 1).mean_s <= wait * (1 + 1e-9)
     assert line_wait(rate * 1.1, arrival_scv, service, servers).mean_s >= wait * (1 - 1e-9)
+
+
+def test_busy_servers_are_those_of_the_line_before_them() -> None:
+    shares = busy_servers(3, 1.8)
+    assert shares.sum() == pytest.approx(1)
+    assert float(shares @ np.arange(4)) == pytest.approx(1.8)  # Little's law
+    assert shares[-1] == pytest.approx(erlang_c(3, 1.8))
+    assert list(busy_servers(2, 2.0)) == [0, 0, 1]
+    assert list(busy_servers(2, 0.0)) == [1, 0, 0]

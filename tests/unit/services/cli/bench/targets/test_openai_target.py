@@ -207,6 +207,32 @@ def test_one_connection_serves_call_after_call() -> None:
     assert (len(server.asked), server.connections) == (3, 1)
 
 
+def test_a_kept_connection_that_the_server_closes_is_no_failure() -> None:
+    """llama.cpp closes one a moment after an answer; whoever asks in that moment asks again."""
+
+    asked: list[Asked] = []
+
+    def answer(one: Asked) -> Scripted:
+        asked.append(one)
+        return Scripted(silent=True) if len(asked) in (2, 4) else told_story(1)
+
+    pieces, _, server = ask(answer, calls=3)
+    assert [piece.text for piece in pieces] == ["word0 "]
+    assert (len(asked), server.connections) == (5, 3)
+
+
+def test_a_fresh_connection_that_the_server_closes_ends_the_call() -> None:
+    asked: list[Asked] = []
+
+    def answer(one: Asked) -> Scripted:
+        asked.append(one)
+        return Scripted(silent=True)
+
+    end = ended(answer)
+    assert (end.outcome, end.kind) == (CallOutcome.FAILED, "connection: ServerDisconnectedError")
+    assert len(asked) == 1
+
+
 def test_events_come_whole_however_bytes_are_cut() -> None:
     stream = b"event: x\r\ndata: one\r\n\r\n: a comment\ndata:two\n\ndata: three"
     for cut in range(len(stream)):
