@@ -128,6 +128,7 @@ class Bus:
         that was given already to an ask that has come before."""
         if reply:
             if self._repeated_asks.is_open(reply):
+                self._repeated_asks.came_again(reply)
                 metrics.DROPPED_MESSAGES.labels(reason="asked_again").inc()
                 return None
             if (answered := self._repeated_asks.answer_of(reply)) is not None:

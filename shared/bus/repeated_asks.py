@@ -26,12 +26,12 @@ class RepeatedAsks:
         self._answers: OrderedDict[str, bytes] = OrderedDict()
 
     def is_open(self, reply: str) -> bool:
-        """Return whether this ask has come already and is being worked on: it will be answered at `reply`."""
-        ask = ask_of(reply)
-        if ask not in self._unanswered:
-            return False
-        self._unanswered[ask] = reply
-        return True
+        """Return whether this ask has come already and is being worked on."""
+        return ask_of(reply) in self._unanswered
+
+    def came_again(self, reply: str) -> None:
+        """Note where an open ask is to be answered now."""
+        self._unanswered[ask_of(reply)] = reply
 
     def answer_of(self, reply: str) -> bytes | None:
         """Return what was answered to this ask, as far as that is kept."""

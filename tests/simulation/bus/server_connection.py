@@ -53,7 +53,8 @@ class ServerConnection(asyncio.Protocol):
         self._pings_out = 0
         self._pinged = False
         self._heard_s = 0.0
-        self._timers: list[asyncio.TimerHandle] = []
+        self._auth_timer: asyncio.TimerHandle | None = None
+        self._ping_timer: asyncio.TimerHandle
         self._write_deadline: asyncio.TimerHandle | None = None
 
     # ---- asyncio's side -------------------------------------------------------------------------
@@ -63,10 +64,10 @@ class ServerConnection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=0)
         self.send_info()
         settings = self.server.settings
+        loop, first_s = asyncio.get_running_loop(), min(settings.ping_interval_s, FIRST_PING_S)
         if not self.let_in:
-            self._later(settings.auth_timeout_s, self._not_let_in)
-        first_s = min(settings.ping_interval_s, FIRST_PING_S)
-        self._later(first_s * (1 + self.server.random.random() / 5), self._ping)
+            self._auth_timer = loop.call_later(settings.auth_timeout_s, self._not_let_in)
+        self._ping_timer = loop.call_later(first_s * (1 + self.server.random.random() / 5), self._ping)
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = asyncio.get_running_loop().time()
@@ -255,8 +256,9 @@ class ServerConnection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
-        for timer in self._timers:
-            timer.cancel()
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+        self._ping_timer.cancel()
         self.resume_writing()
         for subscription in self.subscriptions.values():
             self.server.interest.remove(subscription)
@@ -264,10 +266,6 @@ class ServerConnection(asyncio.Protocol):
         self.server.gone(self)
 
     # ---- time -----------------------------------------------------------------------------------
-
-    def _later(self, seconds: float, call: Any) -> None:
-        self._timers = [timer for timer in self._timers if not timer.cancelled()][-8:]
-        self._timers.append(asyncio.get_running_loop().call_later(seconds, call))
 
     def _not_let_in(self) -> None:
         if not self.let_in and not self.closed:
@@ -286,7 +284,7 @@ class ServerConnection(asyncio.Protocol):
             self._pinged = True
             self._pings_out += 1
             self._write(b"PING\r\n")
-        self._later(interval_s, self._ping)
+        self._ping_timer = asyncio.get_running_loop().call_later(interval_s, self._ping)
 
     def _start_write_deadline(self) -> None:
         until = self.transport.written + self.transport.get_write_buffer_size()

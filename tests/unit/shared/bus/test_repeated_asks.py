@@ -7,7 +7,7 @@ from dataclasses import replace
 from shared.bus import codec
 from shared.bus.late_answers import LATE_ANSWERS_LIMIT
 from shared.bus.repeated_asks import MAX_ANSWER_BYTES, MAX_ANSWERS, MAX_UNANSWERED, RepeatedAsks
-from shared.bus.subjects import inbox, subject_of
+from shared.bus.subjects import inbox, repeated, subject_of
 from shared.errors import Unavailable
 from shared.messages import Accepted, Envelope, LivenessCheck, Snapshot
 from tests.support.noted_bus import NotedBus
@@ -43,6 +43,17 @@ def test_an_answer_to_what_has_not_come_here_is_not_kept() -> None:
     asks = RepeatedAsks()
     asks.answered("stranger", b"yes")
     assert asks.answer_of("stranger") is None
+
+
+def test_an_ask_that_came_again_is_answered_where_it_came_last() -> None:
+    asks = RepeatedAsks()
+    asks.open("inbox.7")
+    for times in (1, 2):
+        assert asks.is_open(repeated("inbox.7", times))
+        asks.came_again(repeated("inbox.7", times))
+    assert not asks.is_open("inbox.8")
+    assert asks.answered("inbox.7", b"yes") == repeated("inbox.7", 2)
+    assert asks.answer_of(repeated("inbox.7", 3)) == b"yes"
 
 
 class Asked:

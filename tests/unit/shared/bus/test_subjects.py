@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.bus.subjects import MAX_SUBJECT_BYTES, check_place, inbox, subject_of
+from shared.bus.subjects import MAX_SUBJECT_BYTES, ask_of, check_place, inbox, repeated, subject_of
 from shared.errors import NoListener
 
 
@@ -30,3 +30,11 @@ def test_a_subject_has_a_longest(more: int) -> None:
             check_place(subject)
     else:
         check_place(subject)
+
+
+@pytest.mark.parametrize("reply", ["_INBOX.decode-0.a1b2.7", "_INBOX.de+code.a+b.7", "7", ""])
+def test_repetitions_of_an_ask_have_reply_subjects_of_their_own_and_one_first_one(reply: str) -> None:
+    subjects = [repeated(reply, times) for times in range(3)]
+    assert subjects[0] == reply
+    assert len(set(subjects)) == 3
+    assert {ask_of(subject) for subject in subjects} == {reply}
