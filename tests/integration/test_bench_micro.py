@@ -23,10 +23,11 @@ from services.cli.bench.micro.peer_process import peer_of
 from services.cli.bench.micro.stack_life import measure_stack_life
 from services.cli.bench.micro.token_events import EventLoad, measure_token_events
 from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args
-from services.cli.bench.stacks import own_stack as own_stack_module
+from services.cli.bench.stacks.own_stack import DEMO_OPTIONS, StackPlan, own_stack
 from shared.bus import nats_server as nats_server_module
 from shared.errors import Unavailable
 from shared.tasks import cancel_until_done
+from shared.text.model_source import DEMO_MODEL
 from tests.support.data import REPOSITORY
 from tests.support.launched import environ_of
 from tests.support.wait import until
@@ -85,10 +86,11 @@ async def test_a_small_stack_starts_and_a_cancel_frees_all_of_it() -> None:
     assert all(reading > 0 for row in rows for reading in row.readings)
 
 
-async def test_a_stack_that_does_not_start_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_stack_module, "DEMO_OPTIONS", ("--model", "no/such/model"))
+async def test_a_stack_that_does_not_start_has_the_last_word() -> None:
+    plan = StackPlan(("--model", "no/such/model"), configured=False)
     with pytest.raises(Unavailable, match=r"(?s)ended before it was ready:.*no/such/model"):
-        await measure_stack_life(SHORT_S)
+        async with own_stack(plan):
+            raise AssertionError("it is there")
 
 
 async def test_a_stack_that_is_left_in_mid_start_ends() -> None:
@@ -186,11 +188,11 @@ async def test_a_signal_ends_it_with_all_that_it_started(number: signal.Signals,
 async def test_a_stack_of_a_commit_runs_its_code_and_is_asked() -> None:
     """Sides of a comparison are started so; this commit is the one that is checked out."""
     before = children(os.getpid())
-    side = AbSide.read(shlex.join(("commit:HEAD", "up", *own_stack_module.DEMO_OPTIONS)))
+    side = AbSide.read(shlex.join(("commit:HEAD", "up", *DEMO_OPTIONS)))
     async with side.options() as options:
         target = open_target(checked_serve_args(build_bench_serve_parser(), options), "")
         try:
-            assert await target.find_model() == "stories260k"
+            assert await target.find_model() == DEMO_MODEL.name
         finally:
             await target.close()
         (launcher,) = children(os.getpid()) - before

@@ -13,7 +13,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.cli.bench.micro.cost_rows import CostRow
 from services.cli.bench.micro.peer_process import peer_of
-from services.cli.bench.stacks.own_stack import OwnStack, own_stack
+from services.cli.bench.stacks.own_stack import DEMO_PLAN, OwnStack, own_stack
 from services.cli.fleet.audit import audit_all
 from services.cli.fleet.fleet_watch import listening
 from shared.bus import Bus
@@ -46,7 +46,7 @@ async def measure_stack_life(
     began_s = clock()
     while not ready_s or (clock() - began_s < seconds and len(ready_s) < MOST_STACKS):
         engines_s.append(await _engine_start_s())
-        async with own_stack() as stack:
+        async with own_stack(DEMO_PLAN) as stack:
             ready_s.append(stack.ready_s)
             for audit_s, free_s in await _cancels_s(stack, cancels):
                 audits_ms.append(1e3 * audit_s)

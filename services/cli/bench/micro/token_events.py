@@ -11,7 +11,7 @@ from services.cli.bench.micro.cost_rows import CostRow, cost_rows_of
 from services.cli.bench.micro.event_floors import GRPC, MODEL, SSE
 from services.cli.bench.micro.peer_process import peer_of
 from services.cli.bench.micro.turns import TurnSide, TurnWork, take_turns
-from services.cli.bench.stacks.own_stack import own_stack
+from services.cli.bench.stacks.own_stack import DEMO_PLAN, own_stack
 from services.cli.bench.targets.grpc_target import GrpcTarget
 from services.cli.bench.targets.openai_target import OpenAiTarget
 from services.cli.bench.targets.target import BenchTarget, CallFacts, TargetCall, TargetSampling
@@ -50,7 +50,7 @@ async def measure_token_events(seconds: float, load: EventLoad = DEFAULT_EVENT_L
             peer = await stack.enter_async_context(peer_of(FLOORS_MODULE, name))
             work = await _work(peer.greeting, name == SSE, MODEL, load, stack)
             sides[name] = TurnSide(work, (peer.pid,), here=False)
-        small = await stack.enter_async_context(own_stack())
+        small = await stack.enter_async_context(own_stack(DEMO_PLAN))
         gateway = (small.pids["gateway-0"],)
         for name, edge in ((GATEWAY_GRPC, "grpc"), (GATEWAY_SSE, "http")):
             work = await _work(small.address(edge), edge == "http", "", load, stack)

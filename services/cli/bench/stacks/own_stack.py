@@ -76,7 +76,7 @@ class OwnStack:
 
 
 @contextlib.asynccontextmanager
-async def own_stack(plan: StackPlan = DEMO_PLAN) -> AsyncIterator[OwnStack]:
+async def own_stack(plan: StackPlan) -> AsyncIterator[OwnStack]:
     """Start a stack, and stop it at the end. Raises Unavailable with its last words if it does not start."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
