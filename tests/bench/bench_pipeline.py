@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli.bench.micro.turns import process_cpu_s
+from services.cli.bench.run.server_watch import process_cpu_s
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.process.niceness import give_way
 from tests.bench.process_cost import pss_mb

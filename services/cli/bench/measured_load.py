@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from services.cli.ask.gateway_channel import call_metadata, channel_credentials, gateway_address
+from services.cli.ask.gateway_channel import (
+    ADDRESS_VARIABLE,
+    GRPC_OPTION,
+    call_metadata,
+    channel_credentials,
+    gateway_address,
+)
 from services.cli.bench.plan.agent_threads import ReplayPace
 from services.cli.bench.plan.agents import AgentSource
 from services.cli.bench.plan.arrivals import gamma_arrivals
@@ -27,11 +35,13 @@ from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.client import ClientHabits
 from services.cli.bench.run.load import LoadLimits, LoadResult, LoadRun
 from services.cli.bench.run.load_parts import LoadPart, run_parts
+from services.cli.bench.run.server_watch import ServerWatch
 from services.cli.bench.serve_options import conduct_shares
 from services.cli.bench.targets.grpc_target import GrpcTarget
 from services.cli.bench.targets.openai_target import OpenAiTarget
 from services.cli.bench.targets.probe import TargetTraits, probe_target
 from services.cli.bench.targets.target import BenchTarget, TargetSampling
+from services.cli.stack_file import chosen_state_dir, stack_pids
 
 USUAL_OUTPUT = TokenLengths(64, 64)
 SYNTHETIC = (1.0, "synthetic", "")
@@ -83,6 +93,34 @@ async def load_of(
 
     Raises InvalidRequest, Unavailable, InternalError.
     """
+    pids = server_pids(args)
+    if not pids:
+        return await _whole_load(args, argv, prose, traits, rate, ended, cut)
+    watch = ServerWatch(pids)
+    async with watch.watching():
+        result = await _whole_load(args, argv, prose, traits, rate, ended, cut)
+    return replace(result, server=watch.use())
+
+
+def server_pids(args: argparse.Namespace) -> list[int]:
+    """Return the processes whose cost is told: those that are named, else those of the stack found here.
+
+    Raises Unavailable without a stack.
+    """
+    if args.server_pid or args.url or args.grpc or os.environ.get(ADDRESS_VARIABLE):
+        return list(args.server_pid)
+    return list(stack_pids(chosen_state_dir(args, GRPC_OPTION), GRPC_OPTION).values())
+
+
+async def _whole_load(
+    args: argparse.Namespace,
+    argv: Sequence[str],
+    prose: Prose,
+    traits: TargetTraits,
+    rate: float,
+    ended: Callable[[CallRecord], None],
+    cut: asyncio.Event | None,
+) -> LoadResult:
     if args.processes > 1:
         return await run_in_parts(args, argv, traits, rate, ended, cut)
     return await run_load(args, prose, traits, rate, time.monotonic(), ended, cut=cut)

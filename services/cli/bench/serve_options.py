@@ -65,6 +65,15 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ignore-eos", action="store_true", help="answers have all their tokens, where the server knows how"
     )
+    group.add_argument(
+        "--server-pid",
+        type=_from_one(1 << 22),
+        action="append",
+        default=[],
+        metavar="PID",
+        help="a process of the server here, whose CPU time and memory are told with those of its children; "
+        "default: those of your stack, where that is measured",
+    )
     group.add_argument("--connections", type=_from_one(1024), default=1, metavar="N", help="gRPC channels")
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from nats.errors import Error as NatsError
 
+from services.cli.bench.run.server_watch import process_cpu_s
 from services.cli.bench.targets.target import CallEnded
 from shared.errors import Unavailable
 
 TURN_DEADLINE_S = 60.0
 """The longest that one turn of one side may take."""
-SCHED_CLOCK = 2
-"""The part of a process's clock number, as clock_getcpuclockid(3) makes it, that says: by the scheduler."""
 MOST_ROUNDS = 10_000
 """The most rounds, however short they are."""
 
@@ -81,9 +80,3 @@ async def _turn(name: str, side: TurnSide, number: int) -> TurnCost:
         ) from error
     except (OSError, EOFError, NatsError, CallEnded) as error:
         raise Unavailable(f"{name} broke off: {error!r}") from error
-
-
-def process_cpu_s(pid: int) -> float:
-    """Return what all threads that a process has and had have run, to the nanosecond. Raises OSError for one
-    that has ended."""
-    return time.clock_gettime(~pid << 3 | SCHED_CLOCK)

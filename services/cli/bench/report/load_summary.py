@@ -20,6 +20,7 @@ from services.cli.bench.report.service_level import LevelVerdict, ServiceLevel, 
 from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.load import LoadResult
 from services.cli.bench.run.loop_watch import GeneratorLoad
+from services.cli.bench.run.server_watch import ServerUse
 from services.cli.bench.targets.target import CallOutcome
 
 BUCKET_EDGES = (128, 512, 2048, 8192, 32768)
@@ -49,6 +50,15 @@ class TokenOrigins:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFigures:
+    """The well-behaved calls of one source of a mix; `attainment` is the share that kept all objectives."""
+
+    calls: int
+    attainment: float
+    latencies: dict[str, LatencyFigures]
+
+
+@dataclass(frozen=True, slots=True)
 class LoadSummary:
     """`ends`: how many calls ended how, by conduct, outcome and kind. `seconds`: from the first intended send
     that counts to the last end."""
@@ -67,6 +77,8 @@ class LoadSummary:
     cost: Cost | None
     generator: GeneratorLoad
     warnings: list[str]
+    server: ServerUse | None
+    sources: dict[str, SourceFigures]
 
     @property
     def goodput(self) -> float:
@@ -95,6 +107,15 @@ class LoadSummary:
             ],
             "cost": self.cost.as_json() if self.cost else None,
             "generator": asdict(self.generator),
+            "server": asdict(self.server) if self.server else None,
+            "by_source": {
+                name: {
+                    "calls": each.calls,
+                    "attainment": each.attainment,
+                    "latencies_ms": figures(each.latencies),
+                }
+                for name, each in self.sources.items()
+            },
             "warnings": self.warnings,
         }
 
@@ -123,6 +144,8 @@ def summarize(result: LoadResult, settings: SummarySettings) -> LoadSummary:
         cost=settings.prices.cost_of(counted, seconds) if settings.prices else None,
         generator=result.generator,
         warnings=_warnings(counted, result.generator),
+        server=result.server,
+        sources=_by_source(well, settings),
     )
 
 
@@ -168,6 +191,21 @@ def _by_bucket(
         buckets.setdefault(sum(tokens >= edge for edge in BUCKET_EDGES), []).append(record)
     edges = (0, *BUCKET_EDGES)
     return {bucket_of(edges[index]): all_figures(buckets[index], settings.seed) for index in sorted(buckets)}
+
+
+def _by_source(well: Sequence[CallRecord], settings: SummarySettings) -> dict[str, SourceFigures]:
+    """Return the figures of each source, in the order of their names."""
+    sources: dict[str, list[CallRecord]] = {}
+    for record in well:
+        sources.setdefault(record.source, []).append(record)
+    return {
+        name: SourceFigures(
+            len(records),
+            sum(is_good(record, settings.levels) for record in records) / len(records),
+            all_figures([record for record in records if record.finished], settings.seed),
+        )
+        for name, records in sorted(sources.items())
+    }
 
 
 def _phases(finished: Sequence[CallRecord]) -> dict[str, LatencyFigures]:

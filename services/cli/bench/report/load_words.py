@@ -6,13 +6,17 @@ import math
 from collections.abc import Sequence
 
 from services.cli.bench.report.latency_figures import SHARES, LatencyFigures, QuantileFigure
-from services.cli.bench.report.load_summary import LoadSummary
+from services.cli.bench.report.load_summary import LoadSummary, SourceFigures
 from services.cli.bench.report.service_level import LevelVerdict
 from services.cli.bench.run.rate_sweep import SweepResult
 from services.cli.view.table import table
 
 NOT_KNOWN = "-"
 HEAD = ("ms", "calls", "mean", *SHARES)
+SOURCE_HEAD = (
+    *("source, ms", "calls", "attained"),
+    *("ttft p50", "ttft p99", "itl p50", "itl p99", "e2e p50", "e2e p99"),
+)
 SWEEP_HEAD = (
     "rate/s",
     "goodput/s",
@@ -34,6 +38,8 @@ def summary_words(summary: LoadSummary) -> str:
         table(HEAD, _latency_rows(summary.latencies, intervals=True)),
         _phase_words(summary.phases),
         _bucket_words(summary.buckets),
+        _source_words(summary.sources),
+        _server_words(summary),
         _ends(summary),
         _cost(summary),
         "\n".join(map(verdict_words, summary.verdicts)),
@@ -125,6 +131,36 @@ def _bucket_words(buckets: dict[str, dict[str, LatencyFigures]]) -> str:
         for row in _latency_rows({name: figures[name] for name in ("ttft", "itl", "e2e")}, intervals=False)
     ]
     return table(("prompt tokens", *HEAD), rows)
+
+
+def _source_words(sources: dict[str, SourceFigures]) -> str:
+    if len(sources) < 2:
+        return ""
+    rows = [
+        (name, str(each.calls), f"{each.attainment:.1%}", *_some_quantiles(each.latencies))
+        for name, each in sources.items()
+    ]
+    return table(SOURCE_HEAD, rows)
+
+
+def _some_quantiles(latencies: dict[str, LatencyFigures]) -> Sequence[str]:
+    return [
+        number(latencies[name].quantiles[share].value)
+        for name in ("ttft", "itl", "e2e")
+        for share in ("p50", "p99")
+    ]
+
+
+def _server_words(summary: LoadSummary) -> str:
+    server = summary.server
+    if server is None:
+        return ""
+    tokens = max(1.0, summary.rates["output_tokens_per_s"] * summary.seconds)
+    memory = f", peak memory {server.peak_bytes / 2**20:.0f} MiB" if server.peak_bytes else ""
+    return (
+        f"server: {server.processes} processes, {server.cpu_s:.1f} CPU seconds, "
+        f"{1e3 * server.cpu_s / tokens:.3g} ms of CPU an output token{memory}"
+    )
 
 
 def _ends(summary: LoadSummary) -> str:

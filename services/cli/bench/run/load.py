@@ -14,6 +14,7 @@ from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.client import BenchClient, ClientHabits
 from services.cli.bench.run.cut import unless_cut
 from services.cli.bench.run.loop_watch import GeneratorLoad, LoopWatch
+from services.cli.bench.run.server_watch import ServerUse
 from services.cli.bench.targets.target import BenchTarget
 from shared.errors import PenstockError
 from shared.tasks import cancel_until_done
@@ -32,11 +33,15 @@ class LoadLimits:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """`cut_calls` had begun when the load was cut, and are no records; None: it was not cut."""
+    """`cut_calls` had begun when the load was cut, and are no records; None: it was not cut.
+
+    `server`: what the server's processes spent, where they are known.
+    """
 
     records: list[CallRecord]
     generator: GeneratorLoad
     cut_calls: int | None = None
+    server: ServerUse | None = None
 
 
 class LoadRun:

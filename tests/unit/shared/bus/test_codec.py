@@ -53,7 +53,7 @@ def message_of(cls: Any, rows: int | None = None) -> st.SearchStrategy[Any]:
     return st.builds(cls, **{name: values_of(hint, rows) for name, hint in hints.items()})
 
 
-def messages_of(cls: type[Any]) -> st.SearchStrategy[Any]:
+def messages_of(cls: Any) -> st.SearchStrategy[Any]:
     if cls not in COLUMNAR:
         return message_of(cls)
     return st.integers(0, 3).flatmap(lambda rows: message_of(cls, rows))

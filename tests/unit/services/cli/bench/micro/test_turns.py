@@ -8,7 +8,8 @@ import time
 import pytest
 
 from services.cli.bench.micro import turns
-from services.cli.bench.micro.turns import TurnSide, process_cpu_s, take_turns
+from services.cli.bench.micro.turns import TurnSide, take_turns
+from services.cli.bench.run.server_watch import process_cpu_s
 from services.cli.bench.targets.target import CallEnded, CallOutcome
 from shared.errors import Unavailable
 

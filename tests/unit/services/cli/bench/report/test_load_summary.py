@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from services.cli.bench.plan.conduct import Conduct
 from services.cli.bench.report.latency_figures import SHARES, all_figures
 from services.cli.bench.report.load_summary import SummarySettings, bucket_of, summarize
+from services.cli.bench.report.load_words import summary_words
 from services.cli.bench.report.prices import Prices
 from services.cli.bench.report.service_level import ServiceLevel
 from services.cli.bench.run.load import LoadResult
 from services.cli.bench.run.loop_watch import GeneratorLoad, worst_of
+from services.cli.bench.run.server_watch import ServerUse
 from services.cli.bench.targets.target import CallOutcome
 from tests.unit.services.cli.bench.records import QUIET, call_record
 
@@ -89,6 +92,29 @@ def test_a_job_is_a_dialogue_of_several_calls_that_all_finished_behind_the_warm_
     assert summary.latencies["job"].mean == pytest.approx(3500)
     assert [verdict.kept for verdict in summary.verdicts] == [False, True]
     assert summary.goodput * summary.seconds == pytest.approx(5)
+
+
+def test_each_source_of_a_mix_has_its_attainment() -> None:
+    chats = [call_record(n, at_s=float(n), ttft_s=0.1) for n in range(3)]
+    agents = [call_record(n, at_s=float(n), ttft_s=0.2 * n) for n in (3, 4)]
+    for record in agents:
+        record.source = "agents"
+    settings = SummarySettings(0.0, 4.0, [ServiceLevel.read("ttft_p50<700ms")])
+    summary = summarize(LoadResult([*chats, *agents], QUIET), settings)
+    found = {name: (each.calls, each.attainment) for name, each in summary.sources.items()}
+    assert found == {"agents": (2, 0.5), "test": (3, 1.0)}
+    assert re.search(r"^agents +2 +50\.0% +600 +800 ", summary_words(summary), re.MULTILINE)
+    assert json.loads(json.dumps(summary.as_json(), allow_nan=False))["by_source"]["agents"]["calls"] == 2
+
+
+def test_what_the_server_spent_is_told_by_output_token() -> None:
+    records = [call_record(n, at_s=float(n)) for n in range(10)]
+    server = ServerUse(cpu_s=1.5, peak_bytes=300 << 20, processes=4)
+    summary = summarize(LoadResult(records, QUIET, server=server), SummarySettings(0.0, 4.0))
+    assert (
+        "server: 4 processes, 1.5 CPU seconds, 50 ms of CPU an output token, peak memory 300 MiB"
+        in summary_words(summary)
+    )
 
 
 def test_rates_count_from_the_first_send_to_the_last_end() -> None:
