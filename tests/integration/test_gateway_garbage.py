@@ -55,9 +55,9 @@ async def test_a_shed_call_leaves_nothing_to_collect(nats_url: str) -> None:
     async with fleet(nats_url, "tokenizer", "decode", "detokenizer") as peers, gateway(nats_url) as running:
         await peers.add("prefill", queued_tokens=100_000, tokens_per_s=1000.0)
         await knows_all(running)
-        await calls(running, within(500), "shed")
+        await calls(running, within(5000), "shed")
         left_behind()
-        await calls(running, within(500), "shed")
+        await calls(running, within(5000), "shed")
         assert not left_behind()
 
 
@@ -65,7 +65,7 @@ async def test_a_shed_call_leaves_nothing_to_collect(nats_url: str) -> None:
 async def test_a_call_that_workers_refuse_leaves_nothing_to_collect(nats_url: str) -> None:
     def full(message: Message) -> PeerAnswer:
         return (
-            Overloaded("full", retry_after_ms=5000)
+            Overloaded("full", retry_after_ms=60_000)
             if isinstance(message, Reserve)
             else default_answer(message)
         )
@@ -74,17 +74,8 @@ async def test_a_call_that_workers_refuse_leaves_nothing_to_collect(nats_url: st
         peers["decode-0"].answers = full
         await knows_all(running)
         left_behind()
-        await calls(running, within(500), "shed")
+        await calls(running, within(5000), "shed")
         assert not left_behind()
-
-
-@pytest.mark.usefixtures("_kept_garbage")
-async def test_an_expired_call_leaves_nothing_to_collect(nats_url: str) -> None:
-    async with fleet(nats_url), gateway(nats_url) as running:
-        await knows_all(running)
-        left_behind()
-        await calls(running, within(60), "expired")
-        assert not left_behind()["services.gateway.session.session.Session"]
 
 
 @pytest.mark.usefixtures("_kept_garbage")

@@ -176,7 +176,7 @@ def test_a_prefix_that_one_kind_of_layers_has_lost_is_computed_again(
     group = 0 if kind == "whole" else groups.count - 1
     lost = engine.blocks.find(names[16], group)
     assert lost is not None
-    engine.blocks._cached.move_to_end(lost, last=False)  # the next to be evicted
+    engine.blocks._cached._holdings[""].resting.move_to_end(lost, last=False)  # the next to be evicted
     taken = []
     while engine.blocks.find(names[16], group) is not None:
         taken += engine.blocks.allocate(1)
