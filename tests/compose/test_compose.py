@@ -15,8 +15,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING), pytest.mark.tim
 class ComposeStack:
     grpc_port: int
     http_port: int
-    settings: Mapping[str, str] = MappingProxyType({})
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [
