@@ -24,9 +24,9 @@ DEFAULT_STATE_DIR = Path(".penstock")
 STACK_NAME = "stack.json"
 BUS_FOLDER = "penstock-bus"
 """The configuration of our own NATS server, and a file of credentials for each of its users."""
-LOOK_S = 0.02
+RETRY_S = 0.02
 """The pause between two tries to get the lock."""
-MAX_LOOKS = 25
+LOCK_TRIES = 25
 """The most tries behind which a lock that is still held is a launcher's: a look lasts microseconds."""
 
 
@@ -71,13 +71,13 @@ def credentials_file(state_dir: Path, user: str) -> Path:
 
 def _lock_alone(lock: IO[str]) -> None:
     """Raises OSError when another launcher has it; a command that looks whether one has it is soon done."""
-    for look in range(1, MAX_LOOKS + 1):
+    for look in range(1, LOCK_TRIES + 1):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if look == MAX_LOOKS:
+            if look == LOCK_TRIES:
                 raise
-            time.sleep(LOOK_S)
+            time.sleep(RETRY_S)
         else:
             return
 

@@ -15,7 +15,7 @@ from shared.messages import Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class InstanceLife:
     """An instance as it is before the restart; `beat` is its last heartbeat, None where it says nothing."""
 
     instance: str
@@ -37,7 +37,7 @@ class InstanceRestart:
     for `kill_after_s`, or, once it drains, has said nothing for so long. Elsewhere nobody is killed."""
 
     def __init__(
-        self, bus: Bus, fleet: Fleet, life: Life, process: StackProcess | None, kill_after_s: float
+        self, bus: Bus, fleet: Fleet, life: InstanceLife, process: StackProcess | None, kill_after_s: float
     ) -> None:
         self.fleet = fleet
         self.life = life

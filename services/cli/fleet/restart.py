@@ -16,7 +16,7 @@ from services.cli.fleet.fleet_watch import (
     listening,
     run_on_bus,
 )
-from services.cli.fleet.instance_restart import InstanceRestart, Life
+from services.cli.fleet.instance_restart import InstanceLife, InstanceRestart
 from services.cli.fleet.stack_process import stack_process
 from services.cli.stack_file import stack_pids
 
@@ -97,11 +97,13 @@ async def _restart(restart: InstanceRestart, args: argparse.Namespace) -> int:
     return 0 if await restart.run(args.timeout) else EXIT_EXPIRED
 
 
-def _wanted(fleet: Fleet, address: BusAddress, name: str) -> list[Life]:
+def _wanted(fleet: Fleet, address: BusAddress, name: str) -> list[InstanceLife]:
     """Return the lives of that instance or role: those that are heard, and those of a stack here that are
     not."""
-    lives = {seen.beat.instance: Life(seen.beat.instance, seen.beat.pid, seen.beat) for seen in fleet.all()}
+    lives = {
+        seen.beat.instance: InstanceLife(seen.beat.instance, seen.beat.pid, seen.beat) for seen in fleet.all()
+    }
     if address.state_dir is not None:
         for instance, pid in stack_pids(address.state_dir, NATS_URL_OPTION).items():
-            lives.setdefault(instance, Life(instance, pid, None))
+            lives.setdefault(instance, InstanceLife(instance, pid, None))
     return [life for _, life in sorted(lives.items()) if name in (life.instance, life.role)]
