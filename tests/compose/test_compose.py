@@ -115,7 +115,8 @@ def stack() -> Iterator[ComposeStack]:
         build, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S
     )
     assert built.returncode == 0, built.stderr[-4000:]
-    running = ComposeStack(*free_ports("127.0.0.1", 2))
+    grpc_port, http_port = free_ports("127.0.0.1", 2)
+    running = ComposeStack(grpc_port, http_port)
     try:
         running.up()
         yield running

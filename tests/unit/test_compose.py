@@ -77,7 +77,7 @@ def test_a_second_model_has_services_of_its_own_that_are_like_those_of_the_first
     for service, model, name in ((role, "/models/a", "large"), (f"{role}-second", "/models/b", "small")):
         environ = environment(service, **said) | {"PENSTOCK_FLEET_KEY_FILE": str(tmp_path / "key")}
         config = load_config(config_type(role), role, environ=environ)
-        assert (config.model, config.served_name) == (model, name)  # type: ignore[attr-defined]  # these roles have one
+        assert (config.model, config.served_name) == (model, name)
 
 
 def test_who_names_no_model_gets_the_first_and_drafts_are_of_it_where_it_has_a_name() -> None:
