@@ -127,7 +127,9 @@ def answer_question(
 
 
 def _notes(question: CapacityQuestion, prediction: Prediction, measured: MeasuredFile | None) -> list[str]:
-    found: Sequence[str] = measured.notes(question.workload.rate) if measured else ()
+    found: Sequence[str] = (
+        measured.notes(question.workload.rate, question.workload.cached_share) if measured else ()
+    )
     curve = question.profile.decode.step_ms
     notes = list(found)
     if prediction.slots > curve.largest_batch:

@@ -22,6 +22,8 @@ COMPARED = {
 COMPARED_RATES = ("goodput", "output_tokens_per_s")
 RATE_APART = 0.05
 """The offered rates may differ by this share before a note says so."""
+CACHED_APART = 0.05
+"""The shares of prompts that are found may differ by so much before a note says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,12 @@ class FigureComparison:
 @dataclass(frozen=True, slots=True)
 class MeasuredFile:
     """Figures of a load by their names, as `ttft_p99`, in ms and a second; and the rate that was offered.
-    `cut`: somebody ended it before its time."""
+    `cut`: somebody ended it before its time. `cached_share` of the prompts was found; None: not said."""
 
     figures: dict[str, float]
     rate: float | None
     cut: bool = False
+    cached_share: float | None = None
 
     @classmethod
     def read(cls, path: Path) -> MeasuredFile:
@@ -66,7 +69,8 @@ class MeasuredFile:
         rate = options.get("rate") if isinstance(options, dict) else None
         known = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
         cut = document.get("cut_calls") is not None
-        return cls(figures, float(rate) if known and rate is not None else None, cut)
+        offered = float(rate) if known and rate is not None else None
+        return cls(figures, offered, cut, _cached_share(summary.get("token_origins")))
 
     def compare(self, prediction: Prediction) -> list[FigureComparison]:
         """Return the figures that both have."""
@@ -84,13 +88,18 @@ class MeasuredFile:
         ]
         return [row for row in rows if not math.isnan(row.measured) and not math.isnan(row.predicted)]
 
-    def notes(self, rate: float) -> list[str]:
-        """Return sentences on what makes the two incomparable."""
+    def notes(self, rate: float, cached_share: float) -> list[str]:
+        """Return sentences on what makes it and a prediction for such a load incomparable."""
         found = ["the measured load was cut: calls that take long are fewer"] if self.cut else []
         if self.rate is None:
             found.append("the measured load was no open loop with a rate of its own: compare one of --rate")
         elif abs(self.rate / rate - 1) > RATE_APART if rate else True:
             found.append(f"the measured load was offered {self.rate:g}/s, the prediction is for {rate:g}/s")
+        if self.cached_share is not None and abs(self.cached_share - cached_share) > CACHED_APART:
+            found.append(
+                f"{self.cached_share:.0%} of the measured prompts was found in caches, the prediction has "
+                f"{cached_share:.0%}: pass --cached {self.cached_share:.2f}, or measure with other texts"
+            )
         return found
 
 
@@ -116,6 +125,15 @@ def _inner(path: Path, outer: dict[str, Any], name: str, where: str) -> dict[str
     if not isinstance(value, dict):
         raise InvalidRequest(f"{path} has no {where}{name}; name a file of `penstock bench serve --json`")
     return value
+
+
+def _cached_share(origins: object) -> float | None:
+    if not isinstance(origins, dict):
+        return None
+    match origins.get("prompt_computed"), origins.get("prompt_cached"):
+        case int(computed), int(cached) if computed >= 0 and cached >= 0 and computed + cached:
+            return cached / (computed + cached)
+    return None
 
 
 def _figure(path: Path, where: str, value: object) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,9 +195,25 @@ def test_a_measured_load_is_read_up_to_its_limit(tmp_path: Path, monkeypatch: py
 def test_a_load_that_was_cut_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "load.json"
     path.write_text(json.dumps({**measured_document(), "cut_calls": 0}))
-    assert MeasuredFile.read(path).notes(2.0) == ["the measured load was cut: calls that take long are fewer"]
+    said = "the measured load was cut: calls that take long are fewer"
+    assert MeasuredFile.read(path).notes(2.0, 0.0) == [said]
     path.write_text(json.dumps({**measured_document(), "cut_calls": None}))
-    assert MeasuredFile.read(path).notes(2.0) == []
+    assert MeasuredFile.read(path).notes(2.0, 0.0) == []
+
+
+def test_prompts_that_a_cache_knew_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    told: dict[str, Any] = measured_document()
+    told["summary"]["token_origins"] = {"prompt_computed": 300, "prompt_cached": 100}
+    path.write_text(json.dumps(told))
+    (note,) = MeasuredFile.read(path).notes(2.0, 0.0)
+    assert note.startswith(
+        "25% of the measured prompts was found in caches, the prediction has 0%: pass --cached 0.25"
+    )
+    assert MeasuredFile.read(path).notes(2.0, 0.29) == []
+    told["summary"]["token_origins"] = {"prompt_computed": 300, "prompt_cached": None}
+    path.write_text(json.dumps(told))
+    assert MeasuredFile.read(path).notes(2.0, 1.0) == []
 
 
 def test_gpus_that_the_hosts_do_not_have_are_noted(
