@@ -71,6 +71,16 @@ class Told:
         await self.settle()
         return ear
 
+    async def finds_out(self) -> None:
+        """Ping fast until the connection is taken for stale, and seldom again from then on."""
+        client = self.client
+        usual_s, client.options["ping_interval"] = client.options["ping_interval"], 0.02
+        assert client._ping_interval_task is not None
+        client._ping_interval_task.cancel()
+        client._ping_interval_task = asyncio.create_task(client._ping_interval())
+        await until(lambda: self.events == ["disconnected"])
+        client.options["ping_interval"] = usual_s
+
     async def say(self, subject: str, *data: bytes, **options: Any) -> None:
         """Publish, and return when all of it is delivered here and on its way elsewhere."""
         for one in data or (b"",):

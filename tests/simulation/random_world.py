@@ -77,13 +77,14 @@ class Lived:
 class World:
     """Everybody says numbers on random subjects, and hears some alone and some in a group."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, broken_s: float = BROKEN_S) -> None:
         self.trace = Trace()
         self.network = Network(Random(f"network {seed}"), LATENCY, self.trace)
         self.server = MemoryServer(self.network, Random(f"server {seed}"))
         self.faults = Faults(self.network, self.server, Random(f"faults {seed}"), PACE)
         self.lived = Lived()
         self._seed = seed
+        self._broken_s = broken_s
 
     async def live(self) -> Lived:
         """Live through the faults and until all has healed."""
@@ -92,12 +93,12 @@ class World:
             await self.server.start()
             async with AsyncExitStack() as stack:
                 clients = [await self._settle_down(stack, place) for place in PLACES]
-                stop_s = asyncio.get_running_loop().time() + BROKEN_S
+                stop_s = asyncio.get_running_loop().time() + self._broken_s
                 talks = [
                     asyncio.create_task(self._talk(place, client, stop_s))
                     for place, client in zip(PLACES, clients, strict=True)
                 ]
-                lived.faults = await self.faults.run(BROKEN_S)
+                lived.faults = await self.faults.run(self._broken_s)
                 for talk in talks:
                     await talk
                 await asyncio.sleep(HEALED_S)

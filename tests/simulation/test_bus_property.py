@@ -139,7 +139,7 @@ def test_random_programs_deliver_the_same_on_both() -> None:
         real = RealBus(ServerSettings())
         runner.run(real.start())
 
-        @settings(max_examples=60)
+        @settings(max_examples=30)
         @given(PROGRAMS)
         def delivers_the_same(steps: list[Step]) -> None:
             expected, got = runner.run(on_both(real, steps))
