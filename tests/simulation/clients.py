@@ -17,7 +17,7 @@ from nats.aio.subscription import Subscription
 
 from tests.support.wait import until
 
-ANSWER_S = 20.0
+ANSWER_S = 20
 """Far longer than any answer takes."""
 CONNECT = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
 

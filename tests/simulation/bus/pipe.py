@@ -34,7 +34,6 @@ class Pipe:
         self._timer: asyncio.Handle | None = None
         self._holds = 0
         self._unread = False
-        self._last_due_s = 0.0
 
     @property
     def room(self) -> int:
@@ -73,9 +72,8 @@ class Pipe:
         self._schedule()
 
     def _put(self, data: bytes | None, error: Exception | None) -> None:
-        now_s = asyncio.get_running_loop().time()
-        self._last_due_s = max(self._last_due_s, now_s + self._delay())
-        self._on_way.append((self._last_due_s, data, error))
+        due_s = asyncio.get_running_loop().time() + self._delay()
+        self._on_way.append((due_s, data, error))
         self._schedule()
 
     def _schedule(self) -> None:
