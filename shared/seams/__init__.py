@@ -6,5 +6,5 @@ threads.py  pools for what may not hold up the event loop
 
 Code in the rooms that `tests/unit/test_seams.py` names has these from here alone, and the rest from its event
 loop: timers, tasks, `asyncio.to_thread`. So a whole fleet can be run in one process under one seed
-(`tests/simulation/WORLD.md`), where the simulation stands in for all of it.
+(`tests/simulation/README.md`), where the simulation stands in for all of it.
 """

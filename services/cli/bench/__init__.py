@@ -8,7 +8,7 @@ report/        what is said of it
 serve_options  the options of `penstock bench serve`
 measured_load  one load as they ask for it
 worker         one process of several that make a load
-serve          the command
+serve          the command of a load
 stacks/        stacks that a measurement starts itself
 ab_side        a server that is there, or a stack that is started
 ab             two servers in turns: `penstock bench ab`

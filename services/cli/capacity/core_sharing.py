@@ -1,4 +1,4 @@
-"""How much longer work takes where instances share cores: it depends on who else is busy at that time.
+"""Tell how much longer work takes where instances share cores: it depends on who else is busy then.
 
 Computations share cores evenly, and wait for nobody while there are enough; where more are wanted than there
 are, each takes wanted / there times longer. What is small, as a gateway's work on one token, goes first (the

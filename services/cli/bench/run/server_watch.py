@@ -1,4 +1,4 @@
-"""What a server on this machine costs while it is measured: CPU time and memory of all its processes."""
+"""Count what a server on this machine costs while it is measured: CPU time and memory of its processes."""
 
 from __future__ import annotations
 
