@@ -11,7 +11,7 @@ COLLECT_AFTER = (5_000, 10, 5)
 every so many of those: what only a collection frees is a quarter of a million objects at most, about 30 MB.
 
 By Python's own (700, 10, 10) a gateway with 250 live requests went through all that it holds every five
-seconds, and no stream moved for 60 to 120 ms meanwhile: that was the p99 of everybody's first tokens."""
+seconds, and no stream moved for 60 to 120 ms meanwhile: the slowest first tokens waited for that."""
 
 
 def trim_heap() -> None:
