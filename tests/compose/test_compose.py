@@ -269,12 +269,25 @@ def completion(stack: ComposeStack, **body: Any) -> dict[str, Any]:
     return answer
 
 
+def until_led_to(stack: ComposeStack) -> None:
+    """Wait until the balancer has found the gateway that is there now: a few seconds."""
+    deadline = time.monotonic() + ANSWERED_WITHIN_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"{stack.http}/models", timeout=ANSWERED_WITHIN_S):
+                return
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
 def test_a_second_model_is_asked_for_by_its_name_and_scaled_by_itself(stack: ComposeStack) -> None:
     """Who names none gets the first."""
     two = replace(stack, settings=TWO_MODELS)
     try:
         two.up("--scale", "decode-second=2")
         assert len(two.containers("decode-second")) == 2
+        until_led_to(two)
         answers = [completion(two, model=name) for name in ("first", "second")]
         assert [answer["model"] for answer in answers] == ["first", "second"]
         texts = [answer["choices"][0]["text"] for answer in answers]

@@ -111,6 +111,14 @@ def test_the_balancer_leads_to_both_edges_of_all_gateways_which_publish_nothing_
     assert "option httpchk GET /ready" in BALANCER
 
 
+def test_a_balancer_is_well_while_its_gateways_are_replaced() -> None:
+    """`up --wait` would end with an error else: for as long as one may take to stop and another to start."""
+    services = described()["services"]
+    checked = services["balancer"]["healthcheck"]
+    patience_s = checked["retries"] * int(checked["interval"].removesuffix("s"))
+    assert patience_s >= 3 * int(described()["x-service"]["stop_grace_period"].removesuffix("s"))
+
+
 def test_the_balancer_says_that_it_is_well_where_its_health_is_asked() -> None:
     service = described()["services"]["balancer"]
     (address,) = re.findall(r"^ +bind (127\.0\.0\.1:\d+)$", BALANCER, re.MULTILINE)
