@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from shared.bus.permissions import ANSWER_WITHIN, BusUser
 from tests.simulation.bus.interest import fits
@@ -60,3 +61,8 @@ class Permitted:
 
 def _tokens(subject: bytes) -> tuple[bytes, ...]:
     return tuple(subject.split(b"."))
+
+
+def quoted(subject: bytes) -> str:
+    """Return a subject as the server's refusals name it."""
+    return json.dumps(subject.decode(errors="replace"), ensure_ascii=False)

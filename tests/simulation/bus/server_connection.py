@@ -15,7 +15,7 @@ from tests.simulation.bus.commands import (
     UnknownOperation,
 )
 from tests.simulation.bus.interest import ServerSubscription, can_be_subscribed
-from tests.simulation.bus.permitted import Permitted
+from tests.simulation.bus.permitted import Permitted, quoted
 
 if TYPE_CHECKING:
     from tests.simulation.bus.memory_server import MemoryServer
@@ -140,7 +140,7 @@ class ServerConnection(asyncio.Protocol):
         if command.operation == b"HPUB" and not self.headers:
             self.close()
         elif not self.permitted.may_publish(subject):
-            self.say_error(f"Permissions Violation for Publish to {_quoted(subject)}")
+            self.say_error(f"Permissions Violation for Publish to {quoted(subject)}")
         else:
             self._ok()
             self.server.route(self, subject, reply, command.payload, command.header_bytes)
@@ -151,8 +151,8 @@ class ServerConnection(asyncio.Protocol):
             return
         pattern, queue, sid = words[0], words[1] if len(words) == 3 else b"", words[-1]
         if not self.permitted.may_subscribe(pattern):
-            using = f" using queue {_quoted(queue)}" if queue else ""
-            self.say_error(f"Permissions Violation for Subscription to {_quoted(pattern)}{using}")
+            using = f" using queue {quoted(queue)}" if queue else ""
+            self.say_error(f"Permissions Violation for Subscription to {quoted(pattern)}{using}")
             return
         if sid not in self.subscriptions:
             subscription = ServerSubscription(self, sid, pattern, queue)
@@ -298,7 +298,3 @@ class ServerConnection(asyncio.Protocol):
             self.drop("write deadline")
         else:
             self._start_write_deadline()
-
-
-def _quoted(subject: bytes) -> str:
-    return json.dumps(subject.decode(errors="replace"), ensure_ascii=False)
