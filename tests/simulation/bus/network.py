@@ -161,14 +161,17 @@ class Network:
         self.trace.note("dialled", cable.name)
         cable.client = MemoryTransport(client, {"peername": address, "cable": cable})
         cable.server = MemoryTransport(server, {"peername": (place, self._dialled), "cable": cable})
-        cable.to_server = Pipe(self._delay_s, cable.server, partial(_pour, cable.client))
-        cable.to_client = Pipe(self._delay_s, cable.client, partial(_pour, cable.server))
+        cable.to_server = self._pipe(cable.server, cable.client, to_server=True)
+        cable.to_client = self._pipe(cable.client, cable.server, to_server=False)
         cable.client.outgoing = cable.server.incoming = cable.to_server
         cable.client.incoming = cable.server.outgoing = cable.to_client
         for _ in range(self._cut_off.get(place, 0)):
             cable.hold()
         self._cables.append(cable)
         return cable
+
+    def _pipe(self, reader: MemoryTransport, writer: MemoryTransport, *, to_server: bool) -> Pipe:  # noqa: ARG002 - for networks where it matters
+        return Pipe(self._delay_s, reader, partial(_pour, writer))
 
     def _delay_s(self) -> float:
         return self.latency.draw_s(self._random)
