@@ -64,7 +64,7 @@ class NodeService(Service[Any]):
 
     def __init__(self, config: ServiceConfig, name: str) -> None:
         super().__init__(name.rpartition("-")[0], config, name)
-        self.http.start = self.http.close = _nothing  # type: ignore[method-assign]
+        self.http.start = self.http.close = _nothing  # type: ignore[method-assign, assignment]
         self.watchdog.start = lambda: None  # type: ignore[method-assign]
 
 
@@ -133,7 +133,7 @@ class Fleet:
     def start(self, name: str, *, skew_s: float = 0.0, drift_ppb: int = 0) -> None:
         """Begin a life of a worker."""
         module, config_type, settings = WORKERS[name.rpartition("-")[0]]
-        config = config_type(instance=name, nats_url=self.server.url, model=self._model, **settings)  # type: ignore[call-arg]
+        config = config_type(instance=name, nats_url=self.server.url, model=self._model, **settings)
         self._begin(NodeService, config, name, module.body, skew_s, drift_ppb)
 
     def start_gateway(self) -> None:
