@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -67,6 +68,27 @@ def without_adapter(model: Llama) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.enabled = True
+
+
+def import_adapter(model: Llama, folder: Path, share: float = 1.0) -> None:
+    """Move the adapter on `model` so far towards an exported one: with 1 it is that, with 0.5 their mean.
+
+    Raises ValueError where that has another shape or other layers.
+    """
+    tensors = load_file(folder / WEIGHTS_FILE)
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    halves = {
+        f"{PEFT_PREFIX}{name}.lora_{half}.weight": parameter
+        for name, layer in layers.items()
+        for half, parameter in (("A", layer.lora_a), ("B", layer.lora_b))
+    }
+    if {name: value.shape for name, value in tensors.items()} != {
+        name: parameter.shape for name, parameter in halves.items()
+    }:
+        raise ValueError(f"the adapter in {folder} has other layers or another rank: start from one like it")
+    with torch.no_grad():
+        for name, parameter in halves.items():
+            parameter.lerp_(tensors[name].float(), share)
 
 
 def export_adapter(model: Llama, folder: Path, base_name: str) -> None:

@@ -5,7 +5,8 @@
 Only the adapter learns, from the answers of invented lessons. Beside them it sees the model's own answers to
 general requests and is kept to the distribution that the model has there without it. A run that was stopped
 goes on from its work folder, also with more `--minutes` than it had; one whose time is spent is only written
-out.
+out. With `--start` it begins with the weights of an adapter, then mostly at a lower `--rate`; what is written
+out may keep a share of these (`--keep`), and with it more of what that adapter could.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from torch.nn import functional
 from shared.demo.corpus import content_words, read_books
 from shared.demo.invent import Inventor, Vocabulary
 from shared.demo.lesson_rows import LessonRow, answer_ids, branched_row, lesson_row
+from shared.demo.lessons.asked_sentences import asked_documents
 from shared.demo.lessons.book_questions import book_passages
 from shared.demo.lessons.lesson import LessonPlan
-from shared.demo.lora import add_adapter, export_adapter, without_adapter
+from shared.demo.lora import add_adapter, export_adapter, import_adapter, without_adapter
 from shared.demo.words import FILLERS
 from shared.messages import ChatTurn
 from shared.text.tokenizer import TextTokenizer
@@ -108,10 +110,16 @@ def step_maker(
 class Teacher:
     """One adapter in training."""
 
-    def __init__(self, model: Llama, work: Path, budget_s: float) -> None:
+    def __init__(
+        self, model: Llama, work: Path, budget_s: float, start: Path | None = None, rate: float = 1.0
+    ) -> None:
+        """`start`: an adapter to begin with; `rate`: times the usual learning rates."""
         torch.manual_seed(0)
         add_adapter(model, RANK, ALPHA)
+        if start is not None:
+            import_adapter(model, start)
         self.model = model
+        self._rate = rate
         self._optimizer = Optimizer.of_adapter(model)
         progress = load_checkpoint(work, model, self._optimizer)
         self.loop = TrainingLoop(
@@ -132,7 +140,7 @@ class Teacher:
             tokens += step.chat.ids.numel()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         torch.nn.utils.clip_grad_norm_(trained, GRADIENT_LIMIT)
-        self._optimizer.step(rate_factor(self.loop.progress.step, self.loop.share, WARMUP_STEPS))
+        self._optimizer.step(self._rate * rate_factor(self.loop.progress.step, self.loop.share, WARMUP_STEPS))
         return StepFigures(tokens, figures)
 
 
@@ -146,12 +154,27 @@ def read_chats(path: Path, tokenizer: TextTokenizer) -> list[LessonRow]:
     return rows
 
 
-def lesson_plan(books_folder: Path, seed: int, *, held_out: bool = False) -> LessonPlan:
-    """Lessons of the training side, or of names and books that training never sees."""
+def lesson_plan(
+    books_folder: Path,
+    seed: int,
+    *,
+    questions: Path | None = None,
+    apart: Path | None = None,
+    held_out: bool = False,
+) -> LessonPlan:
+    """Lessons of the training side, or of names and books that training never sees. `questions`: a folder of
+    QAMR's tables; `apart`: a file in SQuAD's form with texts that are not to be taught."""
     books = read_books(books_folder)
     vocabulary = Vocabulary(tuple(content_words(books.training)), FILLERS)
     texts = books.held_out if held_out else books.training
-    return LessonPlan(Inventor.seeded(seed, vocabulary, held_out), [book_passages(text) for text in texts])
+    asked = asked_documents(questions, _contexts(apart) if apart else ()) if questions else []
+    inventor = Inventor.seeded(seed, vocabulary, held_out)
+    return LessonPlan(inventor, [book_passages(text) for text in texts], asked)
+
+
+def _contexts(file: Path) -> list[str]:
+    articles = json.loads(file.read_text(encoding="utf-8"))["data"]
+    return [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
 
 
 def main() -> None:
@@ -163,20 +186,37 @@ def main() -> None:
     parser.add_argument("--base-name", required=True, help="what the adapter says that it belongs to")
     parser.add_argument("--books", type=Path, required=True, help="folder of Markdown books")
     parser.add_argument("--chats", type=Path, help="the model's own answers (shared.demo.chats)")
+    parser.add_argument("--questions", type=Path, help="folder of QAMR's tables: people's questions")
+    parser.add_argument("--apart", type=Path, help="file like XQuAD's: nothing of its passages is taught")
+    parser.add_argument(
+        "--start", type=Path, help="an adapter to begin with, instead of one that does nothing"
+    )
+    parser.add_argument(
+        "--keep", type=float, default=0.0, help="share of --start's weights in what is written"
+    )
+    parser.add_argument("--rate", type=float, default=1.0, help="times the usual learning rates")
     parser.add_argument("--work-dir", type=Path, required=True, help="checkpoints; resumes from here")
     parser.add_argument("--out", type=Path, required=True, help="where the adapter's folder is written")
     parser.add_argument("--minutes", type=float, default=60.0, help="training time, over all resumes")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    if not 0.0 <= options.keep <= 1.0 or (options.keep and options.start is None):
+        parser.error(
+            f"--keep is a share of --start's weights, 0 to 1, and not {options.keep} without --start"
+        )
     torch.set_num_threads(options.threads)
     tokenizer = TextTokenizer.load(options.model)
-    teacher = Teacher(load_model(options.model), options.work_dir, options.minutes * 60)
+    teacher = Teacher(
+        load_model(options.model), options.work_dir, options.minutes * 60, options.start, options.rate
+    )
     if teacher.loop.share < 1.0:
         step = teacher.loop.progress.step
-        plan = lesson_plan(options.books, seed=step + 1)
+        plan = lesson_plan(options.books, step + 1, questions=options.questions, apart=options.apart)
         chats = read_chats(options.chats, tokenizer) if options.chats else []
         with Prefetch(step_maker(plan, chats, tokenizer, step)) as steps:
             teacher.loop.run("lessons", steps, teacher.take_step)
+    if options.start is not None:
+        import_adapter(teacher.model, options.start, options.keep)
     export_adapter(teacher.model, options.out, options.base_name)
     print(f"wrote {options.out}", flush=True)
 

@@ -39,6 +39,7 @@ from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
 from tests.bench.document_questions import (
     DEVELOPMENT_NAME,
+    YES_NO_NAME,
     DocumentQuestion,
     is_refusal,
     is_right,
@@ -51,6 +52,7 @@ RETRIEVED = 3
 MAX_ANSWER_TOKENS = 80
 MAX_CHAT_TOKENS = 200
 HTTP_TIMEOUT_S = 120.0
+HALVES = ("open", "held_out", "all", DEVELOPMENT_NAME, YES_NO_NAME)
 PATIENCE_S = 600.0
 LEAST_SHARE = GatewayConfig().passage_least_share
 
@@ -214,7 +216,7 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path, help="folder of an adapter over it")
     parser.add_argument("--url", help="of a stack that serves these documents, instead of a folder")
     parser.add_argument("--served-model", help="the name to ask a stack for")
-    parser.add_argument("--half", choices=("open", "held_out", "all", DEVELOPMENT_NAME), default="open")
+    parser.add_argument("--half", choices=HALVES, default="open")
     parser.add_argument("--passages", choices=("retrieved", "page"), default="retrieved")
     parser.add_argument("--order", choices=tuple(ORDERS.values()), default=SHARED_PREFIX, help="of passages")
     parser.add_argument(

@@ -11,6 +11,9 @@ QUESTIONS = Path(__file__).parent / "questions" / "documentation.jsonl"
 DEVELOPMENT_NAME = "development"
 DEVELOPMENT = QUESTIONS.with_name("development.jsonl")
 """Other questions about the same pages: whatever is chosen is chosen by these."""
+YES_NO_NAME = "yes_no"
+YES_NO = QUESTIONS.with_name("yes_no.jsonl")
+"""Questions for yes or no about the same pages, all held out."""
 JUDGED_WORDS = 50
 """The words of an answer that are judged; what is said after them is no answer."""
 
@@ -42,11 +45,11 @@ class DocumentQuestion:
 
 
 def read_questions(half: str) -> list[DocumentQuestion]:
-    """Those of a half, `open` or `held_out`, or `all`; or those of `development`."""
-    file = DEVELOPMENT if half == DEVELOPMENT_NAME else QUESTIONS
+    """Those of a half, `open` or `held_out`, or `all`; or those of `development` or `yes_no`."""
+    file = {DEVELOPMENT_NAME: DEVELOPMENT, YES_NO_NAME: YES_NO}.get(half, QUESTIONS)
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     questions = [DocumentQuestion(**{**row, "accepted": tuple(row["accepted"])}) for row in rows]
-    whole = half in ("all", DEVELOPMENT_NAME)
+    whole = half in ("all", DEVELOPMENT_NAME, YES_NO_NAME)
     return [question for question in questions if whole or question.held_out == (half == "held_out")]
 
 

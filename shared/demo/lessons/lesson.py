@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.demo.invent import Inventor
+from shared.demo.lessons.asked_lesson import asked_exchanges
 from shared.demo.lessons.book_questions import BookPassage, fitting_questions
 from shared.demo.lessons.pages import PageFact, Site, invent_site
-from shared.demo.lessons.relations import tell
+from shared.demo.lessons.relations import ToldFact, tell
 from shared.text.retrieval_prompt import NOT_IN_DOCUMENTS
 
 MAX_QUESTIONS = 8
 PASSAGE_COUNTS = (1, 2, 3, 4, 5)
 PASSAGE_COUNT_WEIGHTS = (0.17, 0.15, 0.5, 0.12, 0.06)
 REFUSAL_PROBABILITY = 0.16
-BOOK_PROBABILITY = 0.22
+ASKED_PROBABILITY = 0.5
+BOOK_PROBABILITY = 0.15
+CLAIM_PROBABILITY = 0.22
+"""The share of questions about invented pages that are for yes or no."""
 ALIAS_PROBABILITY = 0.2
 LOOSE_PROBABILITY = 0.15
 GENERAL = re.compile(r"\bdo\?$|\bfor\?$|\btask of\b|\bpurpose of\b")
@@ -39,16 +43,27 @@ class Lesson:
 class LessonPlan:
     """Draws lessons; a function of the inventor's seed and of the books."""
 
-    def __init__(self, inventor: Inventor, books: Sequence[Sequence[BookPassage]]) -> None:
-        """`books`: of each book the passages that can be asked about."""
+    def __init__(
+        self,
+        inventor: Inventor,
+        books: Sequence[Sequence[BookPassage]],
+        asked: Sequence[Sequence[BookPassage]] = (),
+    ) -> None:
+        """`books`: of each book the passages that can be asked about; `asked`: of each document those that
+        people asked about."""
         self._inventor = inventor
+        self._asked_documents = asked
         self._books = [book for book in books if len(book) >= max(PASSAGE_COUNTS)]
 
     def draw(self) -> Lesson:
         """The next lesson that has anything to ask, and is not by chance about the services here."""
         while True:
-            with_book = self._books and self._inventor.chance(BOOK_PROBABILITY)
-            lesson = self._book_lesson() if with_book else self._site_lesson()
+            if self._asked_documents and self._inventor.chance(ASKED_PROBABILITY):
+                lesson = Lesson("asked", *asked_exchanges(self._inventor, self._asked_documents))
+            elif self._books and self._inventor.chance(BOOK_PROBABILITY):
+                lesson = self._book_lesson()
+            else:
+                lesson = self._site_lesson()
             if lesson.exchanges and not any(map(DOCUMENTED.search, lesson.passages)):
                 return lesson
 
@@ -61,8 +76,8 @@ class LessonPlan:
         right = [
             self._asked(site, fact.subject, *pair)
             for fact in told
-            for pair in [self._inventor.random.choice(fact.told.questions)]
-            if len(answers[pair[0]]) == 1
+            for pair in [self._question(fact.told)]
+            if all(len(answers[question]) == 1 for question, _ in fact.told.questions)
         ]
         wrong = [
             self._asked(site, fact.subject, question, NOT_IN_DOCUMENTS)
@@ -76,9 +91,7 @@ class LessonPlan:
         random = self._inventor.random
         known = {fact.told.sentence for fact in seen}
         asked = [
-            (fact, random.choice(fact.told.questions)[0])
-            for fact in site.facts
-            if fact.told.sentence not in known
+            (fact, self._question(fact.told)[0]) for fact in site.facts if fact.told.sentence not in known
         ]
         for fact in seen:
             other = tell(self._inventor, fact.relation, fact.subject)
@@ -88,11 +101,16 @@ class LessonPlan:
         for fact in seen:
             relation = random.choice(site.relations)
             if (fact.subject, relation.says) not in told:
-                question = random.choice(tell(self._inventor, relation, fact.subject).questions)[0]
+                question = self._question(tell(self._inventor, relation, fact.subject))[0]
                 if not GENERAL.search(question):
                     asked.append((fact, question))
         random.shuffle(asked)
         return asked
+
+    def _question(self, told: ToldFact) -> tuple[str, str]:
+        """One question with its answer, at times one for yes or no."""
+        for_yes_or_no = told.claims and self._inventor.chance(CLAIM_PROBABILITY)
+        return self._inventor.random.choice(told.claims if for_yes_or_no else told.questions)
 
     def _book_lesson(self) -> Lesson:
         random = self._inventor.random

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shared.demo.invent import Inventor
+from shared.demo.lessons.yes_no import asked_whether, denied, granted
 
 Slot = str | tuple[str, ...]
 """The filling of a place of a template: a drawer's name, or choices; forms of one choice stand apart by /."""
@@ -28,10 +30,12 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class ToldFact:
-    """A sentence with the questions it answers: (question, answer)."""
+    """A sentence with the questions it answers: (question, answer). `claims` are those for yes or no: as many
+    that the sentence grants as that it denies."""
 
     sentence: str
     questions: tuple[tuple[str, str], ...]
+    claims: tuple[tuple[str, str], ...] = ()
 
 
 def tell(inventor: Inventor, relation: Relation, subject: str) -> ToldFact:
@@ -43,7 +47,25 @@ def tell(inventor: Inventor, relation: Relation, subject: str) -> ToldFact:
     answer = relation.answer.format_map(values)
     questions = [(ask.format_map(values), answer) for ask in relation.asks]
     questions += [(ask.format_map(values), subject) for ask in relation.backwards]
-    return ToldFact(sentence, tuple((raised(question), answer) for question, answer in questions))
+    asked = tuple((raised(question), answer) for question, answer in questions)
+    return ToldFact(sentence, asked, tuple(_claims(inventor, relation, values, answer)))
+
+
+def _claims(
+    inventor: Inventor, relation: Relation, values: Mapping[str, str | list[str]], answer: str
+) -> Iterator[tuple[str, str]]:
+    """Questions whether what is told is so, and whether another value is."""
+    asked_for = re.findall(r"{(\w)", relation.answer)
+    places = ["{" + name for name in asked_for]
+    if not asked_for or any(name not in relation.slots for name in asked_for):
+        return
+    others = {**values, **{name: _drawn(inventor, relation.slots[name]) for name in asked_for}}
+    differs = relation.answer.format_map(others) != answer
+    for whether in asked_whether(relation.says, [(ask, relation.answer) for ask in relation.asks]):
+        if all(place in whether for place in places):
+            yield raised(whether.format_map(values)), granted(answer)
+            if differs:
+                yield raised(whether.format_map(others)), denied(answer)
 
 
 def raised(sentence: str) -> str:

@@ -49,6 +49,18 @@ def test_each_answer_stands_in_its_page_and_is_accepted() -> None:
             assert found, question
 
 
+def test_questions_for_yes_or_no_are_others_and_as_many_are_granted_as_denied() -> None:
+    questions = read_questions("yes_no")
+    others = {question.question for question in read_questions("all") + read_questions("development")}
+    assert others.isdisjoint(question.question for question in questions)
+    assert sum(not question.is_answerable for question in questions) == 4
+    for word in ("yes", "no"):
+        asked = [question for question in questions if question.answer.startswith(f"{word}, ")]
+        assert len(asked) == 13
+        assert all(is_right(question, question.answer) for question in asked)
+        assert not any(is_right(question, "Yes and no") for question in asked if word == "no")
+
+
 @pytest.mark.parametrize("answer", ["1024 MB", "It is **1,024 MB**.", "`1024mb`"])
 def test_marks_case_and_commas_in_numbers_do_not_count(answer: str) -> None:
     assert is_right(MEMORY, answer)

@@ -57,8 +57,15 @@ def test_an_answer_stands_in_the_passages_shown_and_a_refusal_is_one_sentence() 
         if answer == NOT_IN_DOCUMENTS:
             refused += 1
             continue
-        assert not _unsaid(answer, " ".join(lesson.passages)), (lesson.passages, answer)
+        reason = answer.removeprefix("Yes, ").removeprefix("No, ")
+        assert not _unsaid(reason, " ".join(lesson.passages)), (lesson.passages, answer)
     assert 0.08 < refused / len(exchanges) < 0.3
+
+
+def test_some_questions_about_pages_are_for_yes_or_no() -> None:
+    answers = [answer for lesson in lessons(300) if lesson.kind == "site" for _, answer in lesson.exchanges]
+    for word in ("Yes, ", "No, "):
+        assert 0.04 < sum(answer.startswith(word) for answer in answers) / len(answers) < 0.15
 
 
 def test_what_is_refused_is_asked_nowhere_in_the_lesson_with_an_answer() -> None:
@@ -81,7 +88,7 @@ def test_no_page_is_about_a_part_that_the_documentation_has() -> None:
 
 
 def test_no_question_about_the_documentation_is_taught() -> None:
-    asked = {question.question.lower() for question in read_questions("all")}
+    asked = {question.question.lower() for question in read_questions("all") + read_questions("yes_no")}
     taught = {question.lower() for lesson in lessons(300) for question, _ in lesson.exchanges}
     assert not asked & taught
 

@@ -12,8 +12,8 @@ from shared.demo.chats import draw_requests
 from shared.demo.invent import Inventor, default_vocabulary
 from shared.demo.lesson_rows import branched_row, lesson_row
 from shared.demo.lessons.lesson import Lesson, LessonPlan
-from shared.demo.lora import LoraLinear, add_adapter, export_adapter, without_adapter
-from shared.demo.teach import Teacher, keep_row, learn_row, read_chats, step_maker
+from shared.demo.lora import LoraLinear, add_adapter, export_adapter, import_adapter, without_adapter
+from shared.demo.teach import Teacher, keep_row, learn_row, main, read_chats, step_maker
 from shared.engine import LLM
 from shared.errors import InvalidRequest
 from shared.text.model_source import DEMO_MODEL
@@ -116,6 +116,56 @@ def test_the_engine_computes_an_exported_adapter_as_it_was_trained(model: Llama,
     near = 0.05 * adapted.abs().max().item()
     assert torch.allclose(llm.logits(ids, "answers"), adapted, atol=near)
     assert not torch.allclose(plain, adapted, atol=4 * near)
+
+
+def test_a_run_may_begin_with_an_exported_adapter_of_its_shape(model: Llama, tmp_path: Path) -> None:
+    fresh = Llama(SHAPE)
+    fresh.load_state_dict(model.state_dict())
+    export_adapter(moved(model), tmp_path / "four", "somebody/base")
+    add_adapter(fresh, rank=4, alpha=8.0)
+    import_adapter(fresh, tmp_path / "four")
+    for (name, value), (_, loaded) in zip(model.named_parameters(), fresh.named_parameters(), strict=True):
+        assert not value.requires_grad or torch.equal(value.bfloat16().float(), loaded), name
+    with pytest.raises(ValueError, match="other layers or another rank"):
+        Teacher(Llama(SHAPE), tmp_path / "work", budget_s=1.0, start=tmp_path / "four")
+
+
+def test_an_adapter_keeps_a_share_of_the_one_that_it_began_with(model: Llama, tmp_path: Path) -> None:
+    export_adapter(moved(model), tmp_path / "start", "somebody/base")
+    trained = {name: value + 1.0 for name, value in model.named_parameters() if value.requires_grad}
+    for share, left in ((0.0, 1.0), (0.25, 0.75), (1.0, 0.0)):
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                if name in trained:
+                    value.copy_(trained[name])
+        import_adapter(model, tmp_path / "start", share)
+        for name, value in model.named_parameters():
+            if name in trained:
+                assert torch.allclose(value, trained[name] - 1.0 + left, atol=0.01), (share, name)
+
+
+@pytest.mark.parametrize("options", [("--keep", "0.3"), ("--keep", "1.5", "--start", "x")])
+def test_a_share_of_no_adapter_cannot_be_kept(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = ["teach", "--model", "m", "--base-name", "b", "--books", "b", "--work-dir", "w", "--out", "o"]
+    monkeypatch.setattr("sys.argv", [*needed, *options])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--keep is a share of --start's weights" in capsys.readouterr().err
+
+
+def test_a_lower_rate_learns_less_in_a_step(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    moves = []
+    for rate in (1.0, 0.1):
+        torch.manual_seed(1)
+        teacher = Teacher(Llama(SHAPE), tmp_path / str(rate), budget_s=1e6, rate=rate)
+        teacher.take_step(
+            step_maker(LessonPlan(Inventor.seeded(1, default_vocabulary()), []), [], tokenizer, 0)()
+        )
+        layers = [layer for layer in teacher.model.modules() if isinstance(layer, LoraLinear)]
+        moves.append(sum(layer.lora_b.abs().sum().item() for layer in layers))
+    assert moves[1] == pytest.approx(0.1 * moves[0], rel=0.05)
 
 
 def test_answers_are_learned_and_a_chat_is_kept(
