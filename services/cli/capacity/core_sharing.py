@@ -1,4 +1,4 @@
-"""Tell how much longer work takes where instances share cores: it depends on who else is busy then.
+"""Tell how much longer work takes where instances share cores, by who else is busy at that time.
 
 Computations share cores evenly, and wait for nobody while there are enough; where more are wanted than there
 are, each takes wanted / there times longer. What is small, as a gateway's work on one token, goes first (the
@@ -68,7 +68,7 @@ class CoreSharing:
 
     def of_prompts(self) -> Stretches:
         """Return what prompts meet: n at once are n times as often met as one."""
-        prompts = np.arange(1, len(self.prefill_shares))
+        prompts = np.arange(1, len(self.prefill_shares), dtype=np.float64)
         met = prompts * self.prefill_shares[1:]
         met = met / met.sum() if met.sum() > 0 else (prompts == 1).astype(np.float64)
         return self._mixed(prompts[:, None], met[:, None], *_row(self.decode_shares))

@@ -61,7 +61,7 @@ class BatchDistribution:
     def busy_shares(self) -> Floats:
         """Return P(n workers have somebody) for n from 0 to all of them."""
         busy = np.minimum(np.arange(len(self.shares)), self.workers)
-        found: Floats = np.bincount(busy, self.shares, self.workers + 1)
+        found: Floats = np.bincount(busy, self.shares, self.workers + 1).astype(np.float64)
         return found
 
     @property

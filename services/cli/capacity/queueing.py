@@ -66,7 +66,8 @@ def busy_servers(servers: int, offered: float) -> Floats:
     """Return P(n servers work) for n from 0 to all of them, at M/M/k (Erlang 1917); all do where they cannot
     keep up."""
     if offered >= servers:
-        return np.eye(servers + 1)[servers]
+        full: Floats = np.eye(servers + 1)[servers]
+        return full
     weights = np.cumprod(np.concatenate(([1.0], offered / np.arange(1, servers + 1))))
     weights[-1] /= 1.0 - offered / servers  # the line behind them is geometric
     found: Floats = weights / weights.sum()

@@ -87,7 +87,8 @@ def simulated_means_s(rate: float, prompt_s: float, answer_s: float, seed: int) 
     line: list[float] = []  # when each came; the first is computed
     answers: list[list[float]] = []  # what is left of each, when it came
     left_s = prompt_s
-    firsts, ends = [], []
+    firsts: list[float] = []
+    ends: list[float] = []
     while len(ends) < REQUESTS:
         speed = 0.5 if line and answers else 1.0
         to_prompt = left_s / speed if line else math.inf
