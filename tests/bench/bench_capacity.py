@@ -113,7 +113,7 @@ def _point_load(rate: float) -> tuple[str, ...]:
 
 def _load(stack: Stack, *words: str) -> None:
     """Put a load on the stack by the command that users have."""
-    options = ("--interface", "completions", "--ignore-eos", "--grpc", stack.grpc)
+    options: tuple[str, ...] = ("--interface", "completions", "--ignore-eos", "--grpc", stack.grpc)
     options = (*options, "--text-seed", str(next(TEXTS)))
     _penstock("bench", "serve", *options, *words)
 
@@ -231,7 +231,8 @@ def _computing_cores(watch: dict[str, Any], role: str, phase: str) -> float:
         min(1e3 * load["seconds"], load["calls"] * load["phases"][phase]) for load in watch["loads"]
     )
     costs: dict[str, float] = watch["cpu_ms"]
-    return min(float(usable_cores()), (costs[f"{role}-0"] - costs[f"{role}-0/loop"]) / busy_ms)
+    cores: float = (costs[f"{role}-0"] - costs[f"{role}-0/loop"]) / busy_ms
+    return min(float(usable_cores()), cores)
 
 
 def _split_costs(
