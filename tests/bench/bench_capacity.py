@@ -113,9 +113,8 @@ def _point_load(rate: float) -> tuple[str, ...]:
 
 def _load(stack: Stack, *words: str) -> None:
     """Put a load on the stack by the command that users have."""
-    options: tuple[str, ...] = ("--interface", "completions", "--ignore-eos", "--grpc", stack.grpc)
-    options = (*options, "--text-seed", str(next(TEXTS)))
-    _penstock("bench", "serve", *options, *words)
+    options = ("--interface", "completions", "--ignore-eos", "--grpc", stack.grpc)
+    _penstock("bench", "serve", *options, "--text-seed", str(next(TEXTS)), *words)
 
 
 def _penstock(*words: str) -> None:
@@ -227,12 +226,11 @@ def fitted_profile(fit: dict[str, Any]) -> dict[str, Any]:
 
 def _computing_cores(watch: dict[str, Any], role: str, phase: str) -> float:
     """Return the cores that a worker keeps busy while it computes: not all of its threads do all the time."""
-    busy_ms = sum(
+    busy_ms: float = sum(
         min(1e3 * load["seconds"], load["calls"] * load["phases"][phase]) for load in watch["loads"]
     )
     costs: dict[str, float] = watch["cpu_ms"]
-    cores: float = (costs[f"{role}-0"] - costs[f"{role}-0/loop"]) / busy_ms
-    return min(float(usable_cores()), cores)
+    return min(float(usable_cores()), (costs[f"{role}-0"] - costs[f"{role}-0/loop"]) / busy_ms)
 
 
 def _split_costs(

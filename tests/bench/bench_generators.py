@@ -112,11 +112,23 @@ def aiperf(program: Path, url: str, folder: Path) -> Figures:
 def guidellm(program: Path, url: str, folder: Path) -> Figures:
     report = folder / "guidellm.json"
     data = f"kind=synthetic_text,prompt_tokens={PROMPT_TOKENS},output_tokens={TOKENS}"
-    load: tuple[str, ...] = ("--profile", f"kind=concurrent,streams={CLIENTS}", "--data", data)
-    load = (*load, "--constraint", f"kind=max_requests,count={REQUESTS}")
-    where: tuple[str, ...] = ("--backend", f"kind=openai_http,target={url},model=scripted")
-    where = (*where, "--tokenizer", f"kind=huggingface_auto,model={DEMO_MODEL}")
-    run([str(program), "run", *where, *load, "--disable-console", "--output", f"kind=json,path={report}"])
+    load = ("--profile", f"kind=concurrent,streams={CLIENTS}", "--data", data)
+    limit = ("--constraint", f"kind=max_requests,count={REQUESTS}")
+    where = ("--backend", f"kind=openai_http,target={url},model=scripted")
+    words = ("--tokenizer", f"kind=huggingface_auto,model={DEMO_MODEL}")
+    run(
+        [
+            str(program),
+            "run",
+            *where,
+            *words,
+            *load,
+            *limit,
+            "--disable-console",
+            "--output",
+            f"kind=json,path={report}",
+        ]
+    )
     metrics = json.loads(report.read_text())["benchmarks"][0]["metrics"]
 
     def of(name: str) -> dict[str, Any]:
