@@ -12,6 +12,7 @@ import pytest
 
 from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.load_parts import MAX_RECORD_BYTES, LoadPart, read_part, run_parts
+from services.cli.bench.run.loop_watch import TICK_S
 from shared.errors import InternalError
 from tests.support.scripted_server import Asked, Scripted, scripted_server, told_story
 from tests.support.wait import until
@@ -24,7 +25,7 @@ def parts(count: int, *argv: str) -> list[LoadPart]:
 
 async def test_parts_of_a_load_are_the_whole_of_it() -> None:
     told: list[CallRecord] = []
-    async with scripted_server(lambda _: told_story(2, 0.0, 0.0)) as server:
+    async with scripted_server(lambda _: told_story(2, 2 * TICK_S, 0.0)) as server:
         argv = ("--url", server.url, "--concurrency", "3", "--requests", "7", "--duration", "60")
         result = await run_parts(parts(2, *argv), told.append)
     assert sorted(record.number for record in result.records) == list(range(7))
