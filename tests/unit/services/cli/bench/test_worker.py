@@ -35,7 +35,7 @@ async def test_parts_of_a_load_are_the_whole_of_it() -> None:
 
 
 async def test_parts_that_are_cut_tell_what_has_ended_and_how_many_calls_had_not() -> None:
-    story, endless = told_story(2, 0.0, 0.0), told_story(2, 0.0, 3600.0)
+    story, endless = told_story(2, 2 * TICK_S, 0.0), told_story(2, 0.0, 3600.0)
     asked: list[Asked] = []
 
     def answer(one: Asked) -> Scripted:
