@@ -72,7 +72,7 @@ up: setup ## a stack that stays; make up UP='--decode 2 --corpus my-folder'
 
 # Modules beside each other, those with processes one after another: see tests/conftest.py.
 test: setup ## the whole suite: a real nats-server, real processes; what kernels compute once more without them
-	$(BIN)/pytest -q -n auto --maxprocesses 4
+	$(BIN)/pytest -q -n auto --maxprocesses 5
 	PENSTOCK_CPU_FEATURES=none $(BIN)/pytest -q -n 2 $(WITHOUT_KERNELS)
 
 lint: setup typecheck ## ruff, clang-format and mypy, changing nothing

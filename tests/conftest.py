@@ -93,8 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With `-n auto`: two more than there are cores, since tests of processes mostly wait for them."""
-    return len(os.sched_getaffinity(0)) + 2
+    """With `-n auto`: three more than there are cores, since three rows of tests mostly wait for processes."""
+    return len(os.sched_getaffinity(0)) + 3
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

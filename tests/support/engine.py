@@ -117,6 +117,15 @@ def oracle_logits(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Ten
     return logits.float()
 
 
+def oracle_logits_of(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """The same of several prompts at once: no row sees what fills the shorter ones up behind it."""
+    longest = max(map(len, prompts))
+    filled = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
+    with torch.inference_mode():
+        logits = model(filled).logits.float()
+    return [own[: len(prompt)] for own, prompt in zip(logits, prompts, strict=True)]
+
+
 def oracle_greedy(
     model: PreTrainedModel, token_ids: Sequence[int], count: int, guess: Sequence[int] = ()
 ) -> list[int]:
