@@ -61,9 +61,11 @@ settings.load_profile("penstock")
 
 ROWS = (
     ("tests/e2e/", "stacks"),
-    ("tests/chaos/", "stacks"),
     ("tests/integration/test_gateway", "gateways"),
+    ("tests/integration/test_cli", "commands"),
+    ("tests/integration/test_launcher", "commands"),
     ("tests/integration/", "services"),
+    ("tests/chaos/", "drills"),
 )
 """The places where tests start processes and wait for them, and the row in which they run one after another:
 stacks would be in each other's way, and what many share is started once. The first that fits counts."""
@@ -93,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With `-n auto`: three more than there are cores, since three rows of tests mostly wait for processes."""
+    """With `-n auto`: three more than there are cores, since rows of tests mostly wait for processes."""
     return len(os.sched_getaffinity(0)) + 3
 
 
