@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from shared.bus import Bus, Delivery, codec
-from shared.bus.fleet import HeartbeatPublisher
+from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import CANCEL_ALL, NOBODY, inbox, subject_of
 from shared.deadline import Deadline
@@ -325,7 +325,9 @@ async def test_a_draining_detokenizer_finishes_what_it_has(model: Path) -> None:
     bus = await Bus.connect(server.url, name="test")
     own = Gateway(bus, TextTokenizer.load(model), "gateway-x")
     await bus.serve(inbox("gateway", own.instance), own.received.append)
-    await until(lambda: answers(bus, DETOKENIZER), PATIENCE_S)
+    fleet = FleetView()
+    await fleet.start(bus)
+    await until(lambda: is_ready(fleet), PATIENCE_S)  # what still loads has nothing to finish
     request_id = await own.open()
     process.send_signal(signal.SIGTERM)
     await until(lambda: refused(own), PATIENCE_S)
@@ -333,8 +335,14 @@ async def test_a_draining_detokenizer_finishes_what_it_has(model: Path) -> None:
     await until(lambda: own.finish_of(request_id), PATIENCE_S)
     assert own.text_of(request_id) == "a b"
     assert await exit_code(process) == 0
+    await fleet.stop()
     await bus.close()
     await server.stop()
+
+
+def is_ready(fleet: FleetView) -> bool:
+    view = fleet.get("detokenizer", "detokenizer-0")
+    return view is not None and view.heartbeat.state == "ready"
 
 
 async def refused(gateway: Gateway) -> bool:
