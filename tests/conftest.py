@@ -59,7 +59,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
 
+OWN_STACKS = (
+    *("api_keys", "corpora", "drain", "fuzz", "guests", "kept_models", "prompt_passages"),
+    *("readme_configuration", "search_alone", "several_models", "shared_ports", "warming"),
+)
+"""Modules of `e2e/` that start stacks for themselves, and so need not wait for those that share some."""
+
 ROWS = (
+    *((f"tests/e2e/test_{module}", "own stacks") for module in OWN_STACKS),
     ("tests/e2e/", "stacks"),
     ("tests/integration/test_gateway", "gateways"),
     ("tests/integration/test_cli", "commands"),
