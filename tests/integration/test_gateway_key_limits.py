@@ -395,7 +395,7 @@ async def test_a_keeper_that_was_held_up_hears_the_others_again(nats_url: str, k
 async def test_a_gateway_whose_file_has_not_the_key_is_named(
     nats_url: str, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.keys.key_desk.ADMIT_S", 4.0)
+    monkeypatch.setattr("services.gateway.keys.key_desk.ADMIT_S", 2.0)
     async with gateways(nats_url, keys, 1, requests_per_min=LIMIT) as several:
         stranger = Client("other", "acme")
         other_file = write(keys.with_name("other.toml"), stranger)

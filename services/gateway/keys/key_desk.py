@@ -199,6 +199,7 @@ class KeyDesk:
             account.ledger.begin([(self._instance, use) for use in uses], tokens)
             return
         ask = BeginKeyUses(account.key_hash, uses, tokens)
+        why = ""
         while True:
             keeper = self._keeper.keeper_of(account)
             if keeper == self._instance:
@@ -206,8 +207,10 @@ class KeyDesk:
                 if ready and self._keeper.begin(account, self._instance, uses, tokens):
                     return
                 why = "other gateways do not say what is live of this key"
-            elif (why := await self._ask(account, keeper, ask, until)) == "":
+            elif (reason := await self._ask(account, keeper, ask, until)) == "":
                 return
+            elif not why or not until.expired():  # an ask that had no time left tells nothing new
+                why = reason
             if until.remaining_s() <= RETRY_S:
                 raise Unavailable(f"{why}, so its limits cannot be counted: send it again", hop="gateway")
             await asyncio.sleep(RETRY_S)
