@@ -3,6 +3,7 @@
 clock.py    every clock that is read
 chance.py   every number that is drawn, but for secrets
 threads.py  pools for what may not hold up the event loop
+replacement.py  how a simulation stands in for one of them
 
 Code in the rooms that `tests/unit/test_seams.py` names has these from here alone, and the rest from its event
 loop: timers, tasks, `asyncio.to_thread`. So a whole fleet can be run in one process under one seed

@@ -6,9 +6,11 @@ What guards something (passwords, keys, nonces) comes from `secrets` itself, whi
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
+
+from shared.seams.replacement import replaced
 
 
 class ChanceSource(Protocol):
@@ -36,17 +38,9 @@ class Chance:
         self.hex_digits = secrets.token_hex
         self.one_of = secrets.choice
 
-    @contextmanager
-    def replaced_by(self, source: ChanceSource) -> Iterator[None]:
+    def replaced_by(self, source: ChanceSource) -> AbstractContextManager[None]:
         """Draw from `source` in this block, whoever draws."""
-        real = [(name, getattr(self, name)) for name in self.__slots__]
-        try:
-            for name, _ in real:
-                setattr(self, name, getattr(source, name))
-            yield
-        finally:
-            for name, draw in real:
-                setattr(self, name, draw)
+        return replaced(self, self.__slots__, source)
 
 
 CHANCE = Chance()

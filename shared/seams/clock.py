@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
+
+from shared.seams.replacement import replaced
 
 
 class Clock(Protocol):
@@ -41,17 +43,9 @@ class SystemClock:
         self.unix_us = lambda: time.time_ns() // 1000
         self.steady_us = lambda: began_us + time.monotonic_ns() // 1000
 
-    @contextmanager
-    def replaced_by(self, source: TimeSource) -> Iterator[None]:
+    def replaced_by(self, source: TimeSource) -> AbstractContextManager[None]:
         """Read `source` in this block, whoever reads: also who has taken hold of this clock before."""
-        real = [(name, getattr(self, name)) for name in self.__slots__]
-        try:
-            for name, _ in real:
-                setattr(self, name, getattr(source, name))
-            yield
-        finally:
-            for name, read in real:
-                setattr(self, name, read)
+        return replaced(self, self.__slots__, source)
 
 
 SYSTEM_CLOCK = SystemClock()

@@ -50,7 +50,7 @@ SETTINGS = {
     "PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0",
     "PENSTOCK_DECODE_NGRAM_TOKENS": "0",
 }
-"""What a prediction leaves out is off: prompts on decode workers, drafts."""
+"""Settings that turn off what a prediction leaves out: prompts on decode workers, drafts."""
 TEXTS = itertools.count(1)
 """Each load has texts of its own: else their KV would be found."""
 

@@ -35,7 +35,7 @@ CLIENTS = 4
 REQUESTS = 100
 RUN_TIMEOUT_S = 180
 CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1}
-"""What some clients want to find in each event."""
+"""The fields that some clients want to find in each event."""
 Figures = dict[str, float]
 UNITS = {
     "ttft p50": "ms",

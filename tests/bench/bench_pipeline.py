@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli.bench.run.server_watch import process_cpu_s
+from services.cli.bench.run.server_watch import children_of, process_cpu_s
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.process.niceness import give_way
 from tests.bench.process_cost import pss_mb
@@ -85,15 +85,11 @@ async def cancel_to_zero_ms(stack: Stack, prompt: list[int]) -> float:
         await bus.close()
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 async def idle_percent(stack: Stack) -> dict[str, float]:
     """Of one core, by process, while nobody asks for anything."""
     launcher = stack.process.pid
     names = {row.pid: row.id for row in stack.instances()} | {launcher: "launcher"}
-    pids = [launcher, *children(launcher)]
+    pids = [launcher, *children_of(launcher)]
     await asyncio.sleep(REST_S)
     before = {pid: process_cpu_s(pid) for pid in pids}
     await asyncio.sleep(IDLE_S)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.bench.micro import event_floors
+from services.cli.bench.run.server_watch import children_of
 from tests.bench.process_cost import cpu_s
 from tests.support.data import REPOSITORY
 from tests.support.models import target_model
@@ -25,13 +26,9 @@ from tests.support.stack import Stack
 END_TIMEOUT_S = 10
 
 
-def children_of(pid: int) -> dict[int, str]:
+def programs_below(pid: int) -> dict[int, str]:
     """Children by pid, with the name of the program."""
-    found = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found[int(child)] = Path(f"/proc/{child}/comm").read_text().strip()
-    return found
+    return {child: Path(f"/proc/{child}/comm").read_text().strip() for child in children_of(pid)}
 
 
 def under_load(address: str, processes: dict[str, int], options: argparse.Namespace) -> dict[str, Any]:
@@ -62,7 +59,7 @@ def under_load(address: str, processes: dict[str, int], options: argparse.Namesp
 def stack_processes(stack: Stack) -> dict[str, int]:
     services = {instance.id: instance.pid for instance in stack.instances()}
     named = set(services.values())
-    servers = {name: pid for pid, name in children_of(stack.process.pid).items() if pid not in named}
+    servers = {name: pid for pid, name in programs_below(stack.process.pid).items() if pid not in named}
     return {**services, **servers}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.chaos.load import Load
 
 WAITED_SHARE = 0.8
-"""Who has expired has waited for so much of its time to the first token: a gateway that is full ends requests
+"""The share of its time to the first token that an expired request has waited: a full gateway ends requests
 a little early, so that all of them hear of it."""
 
 

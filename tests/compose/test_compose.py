@@ -282,7 +282,7 @@ def until_led_to(stack: ComposeStack) -> None:
 
 
 def test_a_second_model_is_asked_for_by_its_name_and_scaled_by_itself(stack: ComposeStack) -> None:
-    """Who names none gets the first."""
+    """A request that names no model gets the first."""
     two = replace(stack, settings=TWO_MODELS)
     try:
         two.up("--scale", "decode-second=2")

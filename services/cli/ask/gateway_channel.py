@@ -46,8 +46,13 @@ def open_gateway(args: argparse.Namespace) -> OpenGateway:
 
 def gateway_address(args: argparse.Namespace) -> str:
     """Return what the user says, else that of the stack that runs. Raises Unavailable without one."""
-    address = args.grpc or os.environ.get(ADDRESS_VARIABLE, "")
-    return address or stack_address(chosen_state_dir(args, GRPC_OPTION), "grpc", GRPC_OPTION)
+    return named_gateway(args) or stack_address(chosen_state_dir(args, GRPC_OPTION), "grpc", GRPC_OPTION)
+
+
+def named_gateway(args: argparse.Namespace) -> str:
+    """Return the address that the user says, "" for that of the stack that runs."""
+    address: str = args.grpc or os.environ.get(ADDRESS_VARIABLE, "")
+    return address
 
 
 def _add_channel_options(parser: argparse.ArgumentParser) -> None:

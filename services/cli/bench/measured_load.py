@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,11 +11,11 @@ from itertools import islice
 from pathlib import Path
 
 from services.cli.ask.gateway_channel import (
-    ADDRESS_VARIABLE,
     GRPC_OPTION,
     call_metadata,
     channel_credentials,
     gateway_address,
+    named_gateway,
 )
 from services.cli.bench.plan.agent_threads import ReplayPace
 from services.cli.bench.plan.agents import AgentSource
@@ -94,12 +93,13 @@ async def load_of(
     Raises InvalidRequest, Unavailable, InternalError.
     """
     pids = server_pids(args)
-    if not pids:
-        return await _whole_load(args, argv, prose, traits, rate, ended, cut)
     watch = ServerWatch(pids)
     async with watch.watching():
-        result = await _whole_load(args, argv, prose, traits, rate, ended, cut)
-    return replace(result, server=watch.use())
+        if args.processes > 1:
+            result = await run_in_parts(args, argv, traits, rate, ended, cut)
+        else:
+            result = await run_load(args, prose, traits, rate, time.monotonic(), ended, cut=cut)
+    return replace(result, server=watch.use() if pids else None)
 
 
 def server_pids(args: argparse.Namespace) -> list[int]:
@@ -107,23 +107,9 @@ def server_pids(args: argparse.Namespace) -> list[int]:
 
     Raises Unavailable without a stack.
     """
-    if args.server_pid or args.url or args.grpc or os.environ.get(ADDRESS_VARIABLE):
+    if args.server_pid or args.url or named_gateway(args):
         return list(args.server_pid)
     return list(stack_pids(chosen_state_dir(args, GRPC_OPTION), GRPC_OPTION).values())
-
-
-async def _whole_load(
-    args: argparse.Namespace,
-    argv: Sequence[str],
-    prose: Prose,
-    traits: TargetTraits,
-    rate: float,
-    ended: Callable[[CallRecord], None],
-    cut: asyncio.Event | None,
-) -> LoadResult:
-    if args.processes > 1:
-        return await run_in_parts(args, argv, traits, rate, ended, cut)
-    return await run_load(args, prose, traits, rate, time.monotonic(), ended, cut=cut)
 
 
 def load_mix(args: argparse.Namespace, prose: Prose, chars_per_token: float) -> DialogueMix:

@@ -1,4 +1,4 @@
-"""What a client of NATS sends, read from its bytes."""
+"""Read the commands that a client of NATS sends from its bytes."""
 
 from __future__ import annotations
 

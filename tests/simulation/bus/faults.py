@@ -1,4 +1,4 @@
-"""What goes wrong, drawn from a seed: the same faults at the same times in every run of it."""
+"""Faults, drawn from a seed: the same ones at the same times in every run of it."""
 
 from __future__ import annotations
 

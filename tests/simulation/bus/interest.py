@@ -1,4 +1,4 @@
-"""Who wants what: subscriptions by pattern, matched as nats-server's sublist does."""
+"""Subscriptions by pattern, matched as nats-server's sublist does."""
 
 from __future__ import annotations
 

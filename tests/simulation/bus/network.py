@@ -89,7 +89,7 @@ class Network:
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:
-        """What is dialled in this block, and in tasks begun in it, is dialled from `place`."""
+        """Dial from `place` in this block, and in tasks that are begun in it."""
         token = _PLACE.set(place)
         try:
             yield

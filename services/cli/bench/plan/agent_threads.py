@@ -151,9 +151,9 @@ def _goes_on(last: RecordedCall, call: RecordedCall, later: Sequence[RecordedCal
     if not last.hash_ids:
         return True
     kept = _kept(last, call)
-    if kept >= last.whole_blocks:
+    if not kept or kept >= last.whole_blocks:
         return kept > 0
-    return kept > 0 and not any(_kept(last, each) >= last.whole_blocks for each in later)
+    return not any(_kept(last, each) >= last.whole_blocks for each in later)
 
 
 def _kept(last: RecordedCall, call: RecordedCall) -> int:

@@ -128,7 +128,8 @@ def summarize(result: LoadResult, settings: SummarySettings) -> LoadSummary:
     seconds = max(1e-9, seconds - min((record.intended_s for record in counted), default=0.0))
     rates = _rates(counted, well, settings.levels, seconds)
     jobs = job_figures([r for r in result.records if r.conduct is Conduct.WELL], settings.warmup_s)
-    latencies = all_figures(finished, settings.seed) | {"job": jobs}
+    of_calls = all_figures(finished, settings.seed)
+    latencies = of_calls | {"job": jobs}
     return LoadSummary(
         seconds=seconds,
         calls=len(counted),
@@ -145,7 +146,7 @@ def summarize(result: LoadResult, settings: SummarySettings) -> LoadSummary:
         generator=result.generator,
         warnings=_warnings(counted, result.generator),
         server=result.server,
-        sources=_by_source(well, settings),
+        sources=_by_source(well, settings, of_calls),
     )
 
 
@@ -193,16 +194,24 @@ def _by_bucket(
     return {bucket_of(edges[index]): all_figures(buckets[index], settings.seed) for index in sorted(buckets)}
 
 
-def _by_source(well: Sequence[CallRecord], settings: SummarySettings) -> dict[str, SourceFigures]:
-    """Return the figures of each source, in the order of their names."""
+def _by_source(
+    well: Sequence[CallRecord], settings: SummarySettings, of_calls: dict[str, LatencyFigures]
+) -> dict[str, SourceFigures]:
+    """Return the figures of each source, by name in order; `of_calls` are those of all together."""
     sources: dict[str, list[CallRecord]] = {}
     for record in well:
         sources.setdefault(record.source, []).append(record)
+
+    def latencies(records: list[CallRecord]) -> dict[str, LatencyFigures]:
+        if len(sources) == 1:
+            return of_calls
+        return all_figures([record for record in records if record.finished], settings.seed)
+
     return {
         name: SourceFigures(
             len(records),
             sum(is_good(record, settings.levels) for record in records) / len(records),
-            all_figures([record for record in records if record.finished], settings.seed),
+            latencies(records),
         )
         for name, records in sorted(sources.items())
     }

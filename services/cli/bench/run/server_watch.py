@@ -84,11 +84,12 @@ def descendants(pids: Sequence[int]) -> set[int]:
         pid = left.pop()
         if pid not in found:
             found.add(pid)
-            left += _children(pid)
+            left += children_of(pid)
     return found
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """Return the processes that this one has started and that have not ended; who has ended has none."""
     try:
         lists = [(task / "children").read_text() for task in (PROC / str(pid) / "task").iterdir()]
     except OSError:
