@@ -37,6 +37,7 @@ class World:
         self.home = Node("home", self._random("home"), 0)
         self.nodes: dict[str, Node] = {}
         self.loop = SimulatedLoop(self._random("order"), self.home, self.trace)
+        self._started: list[asyncio.Task[Any]] = []
         self._lives: dict[str, int] = {}
         self._seams = ExitStack()
 
@@ -75,8 +76,10 @@ class World:
         return node
 
     def start(self, node: Node, work: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
-        """Run `work` as a task of `node`."""
-        return self.loop.create_task(work, name=name, context=node.context.copy())
+        """Run `work` as a task of `node`. The world keeps it: a loop lets go of what waits for nobody."""
+        task = self.loop.create_task(work, name=name, context=node.context.copy())
+        self._started.append(task)
+        return task
 
     def call_in(self, node: Node, delay_s: float, callback: Callable[..., object], *args: Any) -> None:
         """Call in `node`, `delay_s` of the world's time from now: how a message comes."""
