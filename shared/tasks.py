@@ -1,10 +1,14 @@
-"""Tasks that are named when they begin, and cancelled until they end."""
+"""Tasks that are named when they begin, kept while they run, and cancelled until they end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+import structlog
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -32,3 +36,27 @@ async def cancel_until_done(*tasks: asyncio.Task[Any]) -> None:
         for task in tasks:
             if task.done() and not task.cancelled():
                 task.exception()  # seen, so that nobody calls it never retrieved
+
+
+class Tasks:
+    """Keep every task that runs in the background until it is done, and log what it fails with."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = start_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for all, then cancel what is left."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+        await cancel_until_done(*self._running)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task_failed", task=task.get_name(), exc_info=task.exception())

@@ -24,7 +24,6 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.recent_latencies import RecentLatencies
 from services.gateway.scope.report import report_end
 from services.gateway.scope.request_record import RequestRecord
-from services.gateway.tasks import Tasks
 from services.gateway.tracing.collector_access import CollectorAccess, read_sampler
 from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
@@ -32,6 +31,7 @@ from services.gateway.tracing.text_call_record import TextCallRecord
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
 from shared.fairness.share import TenantShare
+from shared.tasks import Tasks
 from shared.telemetry.trace_sampler import TraceSampler
 
 

@@ -24,12 +24,12 @@ from services.gateway.session.client_cancels import ClientCancels
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
 from services.gateway.shared_ports import LAST_CALLS_S, divert_new_connections
-from services.gateway.tasks import Tasks
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
 from shared.bus.subjects import inbox
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import Heartbeat
+from shared.tasks import Tasks
 
 FINISH_TIMEOUT_S = 1.0
 

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from shared.tasks import Tasks
 from shared.telemetry import metrics
 from shared.telemetry.build import PYTHON_VERSION, VERSION
 from shared.telemetry.metrics import RoleMetrics
@@ -56,6 +57,7 @@ class TelemetryServer:
         self._loop: asyncio.AbstractEventLoop
         self._closing: asyncio.Event
         self._open: set[asyncio.StreamWriter] = set()
+        self._connections = Tasks()
         self._silent: dict[asyncio.StreamWriter, None] = {}
         """The connections whose request has not come yet, the oldest first."""
         self.address = ""
@@ -85,7 +87,7 @@ class TelemetryServer:
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         try:
-            server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+            server = await asyncio.start_server(self._opened, host, port, limit=MAX_REQUEST_BYTES)
         except OSError as error:
             address.set_exception(error)
             return
@@ -96,6 +98,12 @@ class TelemetryServer:
         for writer in list(self._open):
             writer.close()
         await server.wait_closed()
+        await self._connections.finish(0.0)
+
+    def _opened(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection in a task that is ours: Python 3.11 reports one of its own that is cancelled, as
+        at the end of the loop, to be an error."""
+        self._connections.start("telemetry_connection", self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)

@@ -149,7 +149,6 @@ ENGINE_ORDER = (
 
 
 GATEWAY_ORDER = (
-    "tasks",
     "shared_ports",
     "scrape_targets",
     "request",

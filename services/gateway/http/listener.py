@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import structlog
 
-from services.gateway.tasks import Tasks
+from shared.tasks import Tasks
 from shared.telemetry import metrics
 
 log = structlog.get_logger()

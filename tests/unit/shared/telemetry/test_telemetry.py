@@ -241,3 +241,13 @@ async def test_clients_that_send_nothing_keep_nobody_from_health() -> None:
         assert (await get(address, b"GET /live HTTP/1.1\r\n\r\n"))[0] == 200
         with suppress(ConnectionResetError):
             assert await silent[0].read() == b""
+
+
+async def test_an_end_with_open_connections_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with AsyncExitStack() as held, serving() as address:
+        host, port = address.rsplit(":", 1)
+        for _ in range(4):
+            _, writer = await asyncio.open_connection(host, int(port))
+            held.callback(writer.close)
+        await get(address, b"GET /live HTTP/1.1\r\n\r\n")  # by now the others are served, too
+    assert caplog.records == []

@@ -14,11 +14,11 @@ from services.gateway.admission.admission_queue import WAIT_DOUBT, AdmissionQueu
 from services.gateway.admission.ticket import AGING_S, CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.tenant_jobs import TenantStanding
-from services.gateway.tasks import Tasks
 from shared.deadline import Deadline
 from shared.errors import Overloaded
 from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.messages import AdapterId
+from shared.tasks import Tasks
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 

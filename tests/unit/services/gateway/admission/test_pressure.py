@@ -15,10 +15,9 @@ from services.gateway.admission.ticket import CLASSES, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Candidate
 from services.gateway.fleet.sent_load import LoadedView
-from services.gateway.tasks import Tasks
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
-from shared.tasks import cancel_until_done
+from shared.tasks import Tasks, cancel_until_done
 from tests.integration.gateway_peers import heartbeat
 from tests.support.clock import FakeClock
 from tests.support.wait import until
