@@ -153,12 +153,25 @@ async def test_the_same_seed_asks_the_same_and_processes_share_it(get_stack: Get
 
 async def test_clients_that_do_not_behave_leave_nothing_behind(get_stack: GetStack, folder: Path) -> None:
     stack = get_stack()
-    conducts = ("--cancel", "25%@2", "--disconnect", "25%@0", "--hurried", "25%@5", "--oversized", "25%")
+    conducts = ("--cancel", "20%@2", "--disconnect", "20%@0", "--hurried", "20%@5", "--oversized", "20%")
+    slow = ("--schema", "20%@20")
+
     described = await report(
-        stack, folder, *conducts, "--requests", "24", "--rate", "50", "--output-tokens", "200", "--seed", "2"
+        stack,
+        folder,
+        *conducts,
+        *slow,
+        "--requests",
+        "24",
+        "--rate",
+        "50",
+        "--output-tokens",
+        "200",
+        "--seed",
+        "2",
     )
     ends = {(end["conduct"], end["outcome"]) for end in described["summary"]["ends"]}
-    assert {conduct for conduct, _ in ends} == {"cancel", "disconnect", "hurried", "oversized"}
+    assert {conduct for conduct, _ in ends} == {"cancel", "disconnect", "hurried", "oversized", "schema"}
     assert ("oversized", "refused") in ends
     assert described["summary"]["rates"]["errors"] == 0
     await stack.until_idle()

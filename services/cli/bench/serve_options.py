@@ -37,6 +37,8 @@ CONDUCT_HELP = {
     Conduct.STALL: "share that stop to read after AMOUNT tokens",
     Conduct.OVERSIZED: "share of prompts of AMOUNT tokens",
     Conduct.HURRIED: "share with a deadline of AMOUNT ms",
+    Conduct.SCHEMA: "share whose answers fit a new JSON schema of AMOUNT properties",
+    Conduct.RETRIEVE: "share that waits for AMOUNT passages of the server's corpus",
 }
 ReadValue = TypeVar("ReadValue")
 
@@ -148,7 +150,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_conducts(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("clients that do not behave, as 5%% or 5%%@AMOUNT")
+    group = parser.add_argument_group("clients that do not behave or are slow to serve, as 5%% or 5%%@AMOUNT")
     for conduct, text in CONDUCT_HELP.items():
         read = _said_by(partial(ConductShare.read, conduct))
         group.add_argument(f"--{conduct}", type=read, metavar="SHARE", help=text)
@@ -190,6 +192,8 @@ def checked_serve_args(parser: argparse.ArgumentParser, argv: Sequence[str]) -> 
         parser.error("the shares of clients that do not behave are over 100 % together")
     if args.rows and not args.json:
         parser.error("--rows goes with --json")
+    if args.interface == "completions" and args.schema:
+        parser.error("--schema goes with --interface chat or responses: completions have no schemas")
     if args.interface == "responses" and not args.url:
         parser.error("--interface responses needs --url: gRPC has chats and completions")
     if args.warmup >= args.duration:

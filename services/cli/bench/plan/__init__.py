@@ -3,7 +3,8 @@
 prose          text that reads as text, of any length
 prompt_writer  a text of so many tokens, named by a key: equal keys are equal texts
 lengths        a number of tokens, or a range that it is drawn from
-conduct        clients that are not well-behaved, and their shares
+conduct        clients that are not well-behaved or ask for what is slow, and their shares
+slow_schema    a JSON schema that a server has to work on
 dialogue       turns of one conversation, and helpers beside them; a single request is one turn
 input_lines    lines of a file that may be anything
 synthetic      dialogues of one turn, of lengths that are drawn

@@ -1,4 +1,4 @@
-"""Clients that are not well-behaved: what they do, after how much, and which share of all they are."""
+"""Clients that are not well-behaved or ask for what is slow: what they do, how much, and their share."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class Conduct(StrEnum):
     """The prompt has so many tokens, which no server should take."""
     HURRIED = "hurried"
     """The deadline is so many milliseconds, too short for an answer."""
+    SCHEMA = "schema"
+    """Answers fit a JSON schema of so many optional properties, which no server has met before."""
+    RETRIEVE = "retrieve"
+    """The prompt waits for so many passages, also where the server is under pressure."""
 
 
 AMOUNTS = {
@@ -29,10 +33,14 @@ AMOUNTS = {
     Conduct.STALL: 8,
     Conduct.OVERSIZED: 200_000,
     Conduct.HURRIED: 50,
+    Conduct.SCHEMA: 100,
+    Conduct.RETRIEVE: 16,
 }
 """The amounts where nobody says one."""
 MAX_AMOUNT = 1_000_000
 """The most tokens or milliseconds of such a client."""
+MAX_AMOUNTS = {Conduct.SCHEMA: 10_000, Conduct.RETRIEVE: 16}
+"""The most properties, and the most passages that a request can ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,10 @@ class ConductShare:
         except ValueError:
             raise wrong from None
         count = int(amount) if at else AMOUNTS[conduct]
-        if not 0 <= percent <= 100 or count > MAX_AMOUNT:
+        most = MAX_AMOUNTS.get(conduct, MAX_AMOUNT)
+        if count > most:
+            raise ValueError(f"{text!r} is no share: AMOUNT is {most:,} at most")
+        if not 0 <= percent <= 100:
             raise wrong
         return cls(conduct, percent / 100, count)
 

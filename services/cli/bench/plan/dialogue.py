@@ -44,7 +44,7 @@ class Helper:
 class Dialogue:
     """`number` counts dialogues of a load from 0. `at_s`: when it begins, since the load did; None: when
     somebody is free. `lap`: how often its source had been through before. `mark`: a text that begins its
-    prompts and nobody else's."""
+    prompts and nobody else's. `json_schema`: its answers fit it; "" is none."""
 
     turns: tuple[DialogueTurn, ...]
     source: str
@@ -56,6 +56,7 @@ class Dialogue:
     lap: int = 0
     conduct: Conduct = Conduct.WELL
     amount: int = 0
+    json_schema: str = ""
 
     def at(self, at_s: float | None) -> Dialogue:
         return replace(self, at_s=at_s)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from services.cli.bench.plan.conduct import Conduct, ConductShare, drawn_conduct
 from services.cli.bench.plan.dialogue import Dialogue, DialogueSource, DialogueTurn
 from services.cli.bench.plan.prompt_writer import PromptWriter
+from services.cli.bench.plan.slow_schema import slow_schema
 from shared.errors import InvalidRequest
 
 
@@ -43,10 +44,16 @@ class DialogueMix:
     def _with_conduct(self, dialogue: Dialogue, number: int) -> Dialogue:
         conduct, amount = drawn_conduct(self.shares, self.writer.random(f"conduct/{number}"))
         dialogue = replace(dialogue, number=number, conduct=conduct, amount=amount, mark=self._mark(number))
-        if conduct is not Conduct.OVERSIZED:
-            return dialogue
-        long = replace(self.writer, length_scale=1.0).text(amount, f"oversized/{number}")
-        return replace(dialogue, turns=(DialogueTurn(long, dialogue.turns[0].max_tokens),), helpers=())
+        match conduct:
+            case Conduct.OVERSIZED:
+                long = replace(self.writer, length_scale=1.0).text(amount, f"oversized/{number}")
+                return replace(
+                    dialogue, turns=(DialogueTurn(long, dialogue.turns[0].max_tokens),), helpers=()
+                )
+            case Conduct.SCHEMA:
+                own = self.writer.text_random(f"schema/{number}").getrandbits(64)
+                return replace(dialogue, json_schema=slow_schema(amount, f"p{own:016x}"))
+        return dialogue
 
     def _mark(self, number: int) -> str:
         return f"[{self.writer.random(f'mark/{number}').getrandbits(64):016x}] " if self.marked else ""

@@ -26,7 +26,7 @@ class PromptWriter:
     def text(self, tokens: float, key: str) -> str:
         """Return about so many tokens of text, of one word at least."""
         scaled = min(tokens * self.length_scale, MAX_PROMPT_TOKENS)
-        return self.prose.write(self._text_random(key), round(scaled * self.chars_per_token))
+        return self.prose.write(self.text_random(key), round(scaled * self.chars_per_token))
 
     def block(self, tokens: float, key: str) -> str:
         """Return a text that others stand behind: it ends a paragraph, so that no token is of two."""
@@ -38,7 +38,8 @@ class PromptWriter:
     def tokens_of(self, text: str) -> int:
         return max(1, round(len(text) / self.chars_per_token))
 
-    def _text_random(self, key: str) -> Random:
+    def text_random(self, key: str) -> Random:
+        """Return chances for what is in texts, as those of other texts are other ones."""
         return Random(f"{self.seed}/{self.text_seed}/{key}")  # noqa: S311 - the same
 
     def random(self, key: str) -> Random:

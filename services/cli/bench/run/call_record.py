@@ -16,6 +16,8 @@ EXPECTED = {
     Conduct.STALL: (CallOutcome.FINISHED, CallOutcome.GAVE_UP, CallOutcome.EXPIRED),
     Conduct.OVERSIZED: (CallOutcome.FINISHED, CallOutcome.REFUSED),
     Conduct.HURRIED: (CallOutcome.FINISHED, CallOutcome.EXPIRED),
+    Conduct.SCHEMA: (CallOutcome.FINISHED, CallOutcome.REFUSED),
+    Conduct.RETRIEVE: (CallOutcome.FINISHED,),
 }
 """Ends that are no error, by how the client behaved; being shed is told apart from both."""
 

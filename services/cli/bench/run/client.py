@@ -126,6 +126,8 @@ class BenchClient:
             turn.max_tokens,
             deadline_ms=max(1, dialogue.amount) if hurried else 0,
             alone=dialogue.conduct in (Conduct.DISCONNECT, Conduct.STALL),
+            json_schema=dialogue.json_schema,
+            passages=dialogue.amount if dialogue.conduct is Conduct.RETRIEVE else 0,
         )
         deadline_s = self._habits.deadline_s
         if hurried:

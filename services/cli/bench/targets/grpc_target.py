@@ -127,6 +127,10 @@ class GrpcTarget:
             )
         if call.deadline_ms:
             message.deadline_ms = call.deadline_ms
+        if call.json_schema:
+            message.sampling.json_schema = call.json_schema
+        if call.passages:
+            message.retrieval.MergeFrom(pb.Retrieval(enabled=True, k=call.passages, may_degrade=False))
         return message
 
 

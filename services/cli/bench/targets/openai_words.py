@@ -37,6 +37,11 @@ def call_body(interface: str, call: TargetCall, sampling: TargetSampling) -> dic
     body: dict[str, Any] = {"model": sampling.model, "stream": True, "temperature": sampling.temperature}
     if sampling.ignore_eos:
         body["ignore_eos"] = True
+    if call.passages:
+        retrieval = {"enabled": True, "k": call.passages, "may_degrade": False}
+        body["penstock"] = {"retrieval": retrieval}
+    if call.json_schema:
+        body |= _answer_format(interface, json.loads(call.json_schema))
     if interface == "completions":
         return body | {
             "prompt": call.plain_text,
@@ -51,6 +56,14 @@ def call_body(interface: str, call: TargetCall, sampling: TargetSampling) -> dic
         "max_tokens": call.max_tokens,
         "stream_options": {"include_usage": True},
     }
+
+
+def _answer_format(interface: str, schema: Any) -> dict[str, Any]:
+    """Return what asks for an answer that fits the schema; plain completions have no words for it."""
+    named = {"name": "answer", "schema": schema}
+    if interface == "responses":
+        return {"text": {"format": {"type": "json_schema", **named}}}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
 def read_chunk(data: bytes, facts: CallFacts) -> StreamPiece | None:

@@ -45,12 +45,15 @@ class TargetSampling:
 @dataclass(frozen=True, slots=True)
 class TargetCall:
     """`messages` are roles and texts. `deadline_ms` is told to the server, 0 is none. `alone`: over a
-    connection of its own, which is cut when the call is left."""
+    connection of its own, which is cut when the call is left. `json_schema`: the answer fits it; "" is none.
+    `passages`: so many are retrieved before, whatever that takes; 0: as the server does."""
 
     messages: tuple[tuple[str, str], ...]
     max_tokens: int
     deadline_ms: int = 0
     alone: bool = False
+    json_schema: str = ""
+    passages: int = 0
 
     @property
     def plain_text(self) -> str:

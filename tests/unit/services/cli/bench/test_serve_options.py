@@ -47,6 +47,7 @@ def parse(*argv: str) -> argparse.Namespace:
         (("--useful", "word"), "write sentence, json or regex:PATTERN"),
         (("--cancel", "5"), "write 5%, or SHARE@AMOUNT as 5%@8"),
         (("--cancel", "60%", "--stall", "50%"), "over 100 % together"),
+        (("--interface", "completions", "--schema", "5%"), "completions have no schemas"),
         (("--rows",), "--rows goes with --json"),
         (("--interface", "responses"), "needs --url"),
         (("--warmup", "30", "--duration", "30"), "--warmup 30 leaves nothing of --duration 30"),

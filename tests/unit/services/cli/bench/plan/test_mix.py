@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from itertools import islice, pairwise
@@ -11,7 +12,14 @@ from random import Random
 import pytest
 
 from services.cli.bench.plan.arrivals import gamma_arrivals
-from services.cli.bench.plan.conduct import AMOUNTS, MAX_AMOUNT, Conduct, ConductShare, drawn_conduct
+from services.cli.bench.plan.conduct import (
+    AMOUNTS,
+    MAX_AMOUNT,
+    MAX_AMOUNTS,
+    Conduct,
+    ConductShare,
+    drawn_conduct,
+)
 from services.cli.bench.plan.conversations import ConversationSource
 from services.cli.bench.plan.lengths import MAX_SPREAD, TokenLengths
 from services.cli.bench.plan.mix import DialogueMix
@@ -89,13 +97,34 @@ def test_an_oversized_prompt_has_its_length_whatever_the_scale() -> None:
     assert len(next(mix.endless()).turns[0].text) == pytest.approx(20_000, rel=0.01)
 
 
-@pytest.mark.parametrize("text", ["5", "x%", "-1%", "101%", "5%@", "5%@x", f"5%@{MAX_AMOUNT + 1}", "nan%"])
+def test_slow_schemas_are_a_dialogue_s_own_and_other_ones_with_other_texts() -> None:
+    shares = [ConductShare.read(Conduct.SCHEMA, "100%@30")]
+
+    def schemas(text_seed: int) -> list[str]:
+        own = writer(text_seed=text_seed)
+        mix = DialogueMix(((1.0, SyntheticSource(own, ONE, ONE)),), own, shares)
+        return [each.json_schema for each in islice(mix.endless(), 3)]
+
+    assert {len(json.loads(schema)["properties"]) for schema in schemas(0)} == {30}
+    assert len({*schemas(0), *schemas(1)}) == 6
+    assert schemas(0) == schemas(0)
+
+
+def test_no_more_passages_are_asked_for_than_a_request_may_have() -> None:
+    assert ConductShare.read(Conduct.RETRIEVE, f"1%@{MAX_AMOUNTS[Conduct.RETRIEVE]}").amount == 16
+    with pytest.raises(ValueError, match="AMOUNT is 16 at most"):
+        ConductShare.read(Conduct.RETRIEVE, "1%@17")
+
+
+@pytest.mark.parametrize("text", ["5", "x%", "-1%", "101%", "5%@", "5%@x", "nan%"])
 def test_a_share_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write 5%"):
         ConductShare.read(Conduct.CANCEL, text)
 
 
 def test_a_share_takes_the_largest_amount_and_a_usual_one() -> None:
+    with pytest.raises(ValueError, match="AMOUNT is 1,000,000 at most"):
+        ConductShare.read(Conduct.CANCEL, f"5%@{MAX_AMOUNT + 1}")
     assert ConductShare.read(Conduct.CANCEL, f"5%@{MAX_AMOUNT}").amount == MAX_AMOUNT
     assert ConductShare.read(Conduct.HURRIED, "2.5%") == ConductShare(
         Conduct.HURRIED, 0.025, AMOUNTS[Conduct.HURRIED]

@@ -16,5 +16,7 @@ def prose() -> Prose:
     return Prose(" ".join(SENTENCES), "the sentences")
 
 
-def writer(seed: int = 0, chars_per_token: float = 4.0, length_scale: float = 1.0) -> PromptWriter:
-    return PromptWriter(prose(), chars_per_token, length_scale, seed)
+def writer(
+    seed: int = 0, chars_per_token: float = 4.0, length_scale: float = 1.0, text_seed: int = 0
+) -> PromptWriter:
+    return PromptWriter(prose(), chars_per_token, length_scale, seed, text_seed)

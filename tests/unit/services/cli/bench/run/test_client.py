@@ -45,6 +45,7 @@ async def test_a_call_is_as_its_client_s_conduct_has_it(conduct: Conduct) -> Non
     await client.run(Dialogue((DialogueTurn("Well?", 9),), "test", conduct=conduct, amount=1))
     (call,) = target.calls
     assert call.alone == (conduct in (Conduct.DISCONNECT, Conduct.STALL))
+    assert call.passages == (1 if conduct is Conduct.RETRIEVE else 0)
     assert call.deadline_ms == (1 if conduct is Conduct.HURRIED else 0)
     assert (call.messages, call.max_tokens) == ((("user", "Well?"),), 9)
     leaves = conduct in (Conduct.CANCEL, Conduct.DISCONNECT, Conduct.STALL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -100,6 +101,15 @@ async def test_a_plain_prompt_is_a_text() -> None:
     ):
         assert len([piece async for piece in pieces]) == 2
     assert servicer.asked[0][0].text == "Be brief.\n\nHello?"
+
+
+async def test_a_schema_and_passages_are_asked_for() -> None:
+    call = replace(CALL, json_schema='{"type": "object"}', passages=7)
+    async with served(whole) as (servicer, target), aclosing(target.pieces(call, CallFacts())) as pieces:
+        assert len([piece async for piece in pieces]) == 2
+    ((request, _, _),) = servicer.asked
+    assert request.sampling.json_schema == '{"type": "object"}'
+    assert request.retrieval == pb.Retrieval(enabled=True, k=7, may_degrade=False)
 
 
 async def test_the_first_model_that_generates_is_found() -> None:

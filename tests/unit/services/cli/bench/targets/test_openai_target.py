@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from services.cli.bench.targets import event_stream
 from services.cli.bench.targets.event_stream import DataEvents
 from services.cli.bench.targets.openai_target import OpenAiTarget
+from services.cli.bench.targets.openai_words import call_body
 from services.cli.bench.targets.probe import USUAL_CHARS_PER_TOKEN, probe_target
 from services.cli.bench.targets.target import (
     MAX_TOLD_CHARS,
@@ -85,6 +87,21 @@ def test_a_chat_is_sent_and_read() -> None:
         "max_tokens": 16,
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}],
     }
+
+
+@pytest.mark.parametrize(
+    ("interface", "field", "value"),
+    [
+        ("chat", "response_format", {"type": "json_schema", "json_schema": {"name": "answer", "schema": {}}}),
+        ("responses", "text", {"format": {"type": "json_schema", "name": "answer", "schema": {}}}),
+    ],
+)
+def test_a_schema_and_passages_are_asked_for_in_the_words_of_the_interface(
+    interface: str, field: str, value: dict[str, Any]
+) -> None:
+    body = call_body(interface, replace(CALL, json_schema="{}", passages=7), SAMPLING)
+    assert body[field] == value
+    assert body["penstock"] == {"retrieval": {"enabled": True, "k": 7, "may_degrade": False}}
 
 
 def test_a_completion_is_sent_and_read() -> None:
