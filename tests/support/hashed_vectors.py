@@ -22,12 +22,14 @@ class HashedVectors:
         return cast(Embedder, self)
 
     def embed_passages(self, texts: Sequence[str], tell: Callable[[int], None]) -> Vectors:
-        rows = [self._vector(text) for text in texts]
+        rows = [hashed_vector(text) for text in texts]
         self.embedded += len(rows)
         tell(len(rows))
         return np.array(rows, np.float32).reshape(-1, DIMENSIONS)
 
-    def _vector(self, text: str) -> Vectors:
-        seed = int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], "little")
-        vector = np.random.default_rng(seed).standard_normal(DIMENSIONS)
-        return np.asarray(vector / np.linalg.norm(vector), np.float32)
+
+def hashed_vector(text: str) -> Vectors:
+    """Return a vector of length 1 that is this text's alone."""
+    seed = int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], "little")
+    vector = np.random.default_rng(seed).standard_normal(DIMENSIONS)
+    return np.asarray(vector / np.linalg.norm(vector), np.float32)
