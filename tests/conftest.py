@@ -28,12 +28,12 @@ os.environ.setdefault("PENSTOCK_DEFAULT_MODEL", "none")
 # What services keep with the user's caches goes with the tests, whose workers inherit it.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="penstock-cache-")
-    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
-# Stacks of one worker's tests are found by its commands alone.
-os.environ["XDG_STATE_HOME"] = (
-    f"{os.environ['XDG_CACHE_HOME']}/{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-)
+    def remove_cache(owner: int = os.getpid()) -> None:
+        if os.getpid() == owner:  # and no process that was forked from it
+            shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+
+    atexit.register(remove_cache)
 
 import pytest
 import structlog
@@ -42,6 +42,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from shared.bus.nats_server import NatsServer
+from tests.support.forked_workers import fork_workers
 from tests.support.lent_nats import LentNats
 
 # What is imported and collected stays: walking over it again and again takes a seventh of that time.
@@ -99,11 +100,19 @@ class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # xdist would begin with the modules that have most tests
+    # Stacks of one worker's tests are found by its commands alone.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    os.environ["XDG_STATE_HOME"] = f"{os.environ['XDG_CACHE_HOME']}/{worker}"
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """With `-n auto`: three more than there are cores, since rows of tests mostly wait for processes."""
     return len(os.sched_getaffinity(0)) + 3
+
+
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    if not torch.cuda.is_available():  # to ask that begins what no fork may share
+        fork_workers(config, len(specs))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
