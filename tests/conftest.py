@@ -124,8 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     starts = [*(start for start, _ in ROWS), *LONG]
 
     def turn(item: pytest.Item) -> int:
-        matches = (number for number, start in enumerate(starts) if item.nodeid.startswith(start))
-        return next(matches, len(starts))
+        name = item.nodeid  # which is put together each time
+        return next((number for number, start in enumerate(starts) if name.startswith(start)), len(starts))
 
     items.sort(key=turn)
 
