@@ -97,6 +97,12 @@ class Parameter:
     bounds: Bounds | None
     most: int | None
 
+    def check_entries(self, name: str, count: int) -> None:
+        """Raise InvalidRequest where a list of that name has more entries than it may: it need not be read
+        for that."""
+        if self.most is not None and count > self.most:
+            raise InvalidRequest(f"{name} has {count} entries: send at most {self.most}")
+
 
 def parameter(
     default: T,
@@ -278,8 +284,8 @@ class TokenLogprob:
 
 def _check_value(name: str, value: object, definition: Parameter) -> None:
     if definition.most is not None:
-        if isinstance(value, Sized) and len(value) > definition.most:
-            raise InvalidRequest(f"{name} has {len(value)} entries: send at most {definition.most}")
+        if isinstance(value, Sized):
+            definition.check_entries(name, len(value))
     elif definition.bounds is not None:
         if not definition.bounds.hold(value):
             raise InvalidRequest(f"{name} is {_shown(value)}: send {definition.bounds}")
@@ -298,9 +304,14 @@ def _check_bias(name: str, bias: Sequence[tuple[int, float]], ids: Bounds) -> No
 
 def _check_words(name: str, words: Sequence[Sequence[int]], ids: Bounds) -> None:
     for index, word in enumerate(words):
-        if not 1 <= len(word) <= MAX_BAD_WORD_TOKENS:
-            raise InvalidRequest(f"{name}[{index}] has {len(word)} ids: send 1 to {MAX_BAD_WORD_TOKENS}")
+        check_word_length(f"{name}[{index}]", len(word))
         _check_ids(f"{name}[{index}]", word, ids)
+
+
+def check_word_length(name: str, count: int) -> None:
+    """Raise InvalidRequest for a bad word of no ids or too many."""
+    if not 1 <= count <= MAX_BAD_WORD_TOKENS:
+        raise InvalidRequest(f"{name} has {count} ids: send 1 to {MAX_BAD_WORD_TOKENS}")
 
 
 def _check_ids(name: str, token_ids: Sequence[int], ids: Bounds) -> None:

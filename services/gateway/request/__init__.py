@@ -1,7 +1,7 @@
 """Read a client's request: every field is checked, and nothing of the fleet is known yet.
 
 In reading order: `request` is the whole of it, frozen; `sampling`, `choices`, `cache_use` and
-`retrieval_use` are its parts; `chat_prompt` reads a conversation, `tool_use`, `tool_grammar` and
-`tool_calls` its tools, `prompt_passages` what retrieval adds; `prompt_limits` says how large a request may
-be on this bus.
+`retrieval_use` are its parts; `chat_prompt` reads a conversation, of whose JSON `json_parts` counts the parts
+first, `tool_use`, `tool_grammar` and `tool_calls` its tools, `prompt_passages` what retrieval adds;
+`prompt_limits` says how large a request may be on this bus.
 """

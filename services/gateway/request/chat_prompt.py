@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.request.json_parts import JsonLimits
 from services.gateway.request.tool_calls import TOOL_NAME
 from services.gateway.request.tool_use import ToolUse
 from shared.errors import InvalidRequest
@@ -20,10 +21,15 @@ MAX_TOOLS = 128
 """The most tools of a request."""
 MAX_CHAT_CALLS = 1024
 """The most calls in all messages of a chat."""
+MAX_ARGUMENT_PARTS = 50_000
+"""The most arrays and objects, and the most texts or values in them, of all arguments of calls in a chat."""
+MAX_TOOLS_CHARS = 1 << 17
+"""Descriptions and schemas of all tools together."""
 MAX_CALL_ID_CHARS = 64
 """The longest id of a tool's call."""
 MAX_JSON_DEPTH = 128
 """The deepest nesting of objects and arrays in schemas and arguments."""
+ARGUMENT_LIMITS = JsonLimits(MAX_ARGUMENT_PARTS, MAX_ARGUMENT_PARTS, MAX_ARGUMENT_PARTS)
 SPEAKER_NAME = re.compile(r"[^\s<|\\/>]{0,64}")
 
 
@@ -36,6 +42,8 @@ def read_turns(chat: pb.ChatPrompt) -> tuple[ChatTurn, ...]:
     calls = sum(len(message.tool_calls) for message in chat.messages)
     if calls > MAX_CHAT_CALLS:
         raise InvalidRequest(f"chat.messages hold {calls} tool calls: send at most {MAX_CHAT_CALLS}")
+    if calls:
+        _check_arguments(chat.messages)
     known_ids: set[str] = set()
     for index, message in enumerate(chat.messages):
         _check_message(f"chat.messages[{index}]", message, known_ids)
@@ -44,9 +52,12 @@ def read_turns(chat: pb.ChatPrompt) -> tuple[ChatTurn, ...]:
 
 def read_tools(chat: pb.ChatPrompt) -> ToolUse:
     """Return what the answer may call: nothing where the choice is none."""
+    if len(chat.tools) > MAX_TOOLS:
+        raise InvalidRequest(f"chat.tools has {len(chat.tools)} tools: send at most {MAX_TOOLS}")
+    size = sum(len(tool.description) + len(tool.parameters) for tool in chat.tools)
+    if size > MAX_TOOLS_CHARS:
+        raise InvalidRequest(f"chat.tools hold {size} characters: send at most {MAX_TOOLS_CHARS}")
     tools = tuple(_tool(f"chat.tools[{index}]", tool) for index, tool in enumerate(chat.tools))
-    if len(tools) > MAX_TOOLS:
-        raise InvalidRequest(f"chat.tools has {len(tools)} tools: send at most {MAX_TOOLS}")
     names = [tool.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -67,6 +78,13 @@ def read_tools(chat: pb.ChatPrompt) -> ToolUse:
         return ToolUse()
     parallel = not chat.HasField("parallel_tool_calls") or chat.parallel_tool_calls
     return ToolUse(tools, required=required, name=chat.tool_name, parallel=parallel)
+
+
+def _check_arguments(messages: Sequence[pb.ChatMessage]) -> None:
+    """Count all of them together: each is read on the event loop."""
+    raw = ",".join(call.arguments for message in messages for call in message.tool_calls).encode()
+    if what := ARGUMENT_LIMITS.broken_by(raw):
+        raise InvalidRequest(f"chat.messages hold tool calls of more than {what} in arguments: send fewer")
 
 
 def _check_message(path: str, message: pb.ChatMessage, known_ids: set[str]) -> None:

@@ -19,8 +19,6 @@ from shared.sampling.defaults import DEFAULT_MAX_TOKENS, DEFAULTED
 from shared.sampling.parameters import SamplingParams
 from shared.text.token_reach import sure_bytes
 
-MAX_TOOLS_CHARS = 1 << 17
-"""Descriptions and schemas of all tools together."""
 MAX_TOKEN_ID = (1 << 31) - 1
 """The largest id in a prompt of token ids."""
 MAX_MODEL_CHARS = 256
@@ -239,9 +237,6 @@ def _check_tools(request: Request) -> None:
             raise InvalidRequest("chat.tools cannot be called beside a regex or a grammar: send one of them")
         if read_json(constraint.text or "{}") is None:
             raise InvalidRequest("sampling.json_schema is no JSON, or nested too deeply: send a JSON Schema")
-    size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
-    if size > MAX_TOOLS_CHARS:
-        raise InvalidRequest(f"chat.tools hold {size} characters: send at most {MAX_TOOLS_CHARS}")
 
 
 def _deadline(message: pb.GenerateRequest, name: str) -> int | None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sized
 from functools import cache
 from typing import Any, TypeVar
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import InvalidRequest
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS
-from shared.sampling.parameters import MAX_TOP_LOGPROBS, PARAMETERS, SCALARS, Grammar, SamplingParams
+from shared.sampling.parameters import (
+    MAX_TOP_LOGPROBS,
+    PARAMETERS,
+    SCALARS,
+    Grammar,
+    SamplingParams,
+    check_word_length,
+)
 
 H = TypeVar("H", bound=Hashable)
 
@@ -33,6 +40,8 @@ def validate_sampling(
                 f"sampling.{name} is {getattr(options, name)}: send an integer from 0 to "
                 f"{MAX_TOP_LOGPROBS}, or leave it out"
             )
+    names = _names(options.WhichOneof("constraint"))
+    _check_lengths(options, names)
     scalars: dict[str, Any] = {"seed": drawn_seed, "max_tokens": max_tokens}
     scalars |= {field.name: value for field, value in options.ListFields() if field.name in SCALARS}
     sampling = SamplingParams(
@@ -43,7 +52,7 @@ def validate_sampling(
         bad_words=tuple(tuple(word.ids) for word in options.bad_word_ids),
         grammar=_grammar(options),
     )
-    sampling.validate(names=_names(options.WhichOneof("constraint")))
+    sampling.validate(names=names)
     if not (sampling.stop_token_ids or sampling.allowed_ids or sampling.bad_words):
         return sampling
     return dataclasses.replace(
@@ -52,6 +61,20 @@ def validate_sampling(
         allowed_ids=_once(sampling.allowed_ids),
         bad_words=_once(sampling.bad_words),
     )
+
+
+def _check_lengths(options: pb.Sampling, names: Mapping[str, str]) -> None:
+    """Raise InvalidRequest for a list that is too long before it is copied, which holds up the event loop."""
+    lists: dict[str, Sized] = {
+        "logit_bias": options.logit_bias,
+        "stop_token_ids": options.stop_token_ids,
+        "allowed_ids": options.allowed_token_ids,
+        "bad_words": options.bad_word_ids,
+    }
+    for name, entries in lists.items():
+        PARAMETERS[name].check_entries(names[name], len(entries))
+    for index, word in enumerate(options.bad_word_ids):
+        check_word_length(f"{names['bad_words']}[{index}]", len(word.ids))
 
 
 def _grammar(options: pb.Sampling) -> Grammar | None:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
+from services.gateway.request.json_parts import JsonLimits
 from shared.errors import InvalidRequest
 
 MAX_BODY_DEPTH = 192
@@ -19,6 +20,7 @@ MAX_BODY_TEXTS = 100_000
 """The texts of a body, names of values among them."""
 MAX_BODY_VALUES = 1_000_000
 """The values in all arrays and objects of a body, such as ids of tokens."""
+BODY_LIMITS = JsonLimits(MAX_BODY_OBJECTS, MAX_BODY_TEXTS, MAX_BODY_VALUES)
 MAX_NAMED_VALUES = 10_000
 """The values of a body among which the wrong one is looked for, so that its name can be said."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -41,25 +43,9 @@ def read_json_body(raw: bytes) -> JsonFields:
 
 
 def _check_count(raw: bytes) -> None:
-    """Raise InvalidRequest for a body of more parts than anybody needs, before time is spent on them.
-
-    Brackets and commas that stand in texts do not count; texts are told apart only where there may be too
-    many.
-    """
-    if raw.count(b'"') > 2 * MAX_BODY_TEXTS or _too_many(raw):
-        bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is escaped ends no text
-        is_long = bare.count(b'"') > 2 * MAX_BODY_TEXTS
-        what = f"{MAX_BODY_TEXTS} texts" if is_long else _too_many(b"".join(bare.split(b'"')[::2]))
-        if what:
-            raise InvalidRequest(f"the body has more than {what}: send less in one call")
-
-
-def _too_many(raw: bytes) -> str:
-    if raw.count(b"[") + raw.count(b"{") > MAX_BODY_OBJECTS:
-        return f"{MAX_BODY_OBJECTS} arrays and objects"
-    if raw.count(b",") >= MAX_BODY_VALUES:
-        return f"{MAX_BODY_VALUES} values"
-    return ""
+    """Raise InvalidRequest for a body of more parts than anybody needs, before time is spent on them."""
+    if what := BODY_LIMITS.broken_by(raw):
+        raise InvalidRequest(f"the body has more than {what}: send less in one call")
 
 
 def _check_depth(text: str, value: dict[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request import chat_prompt as rules
-from services.gateway.request.request import MAX_TOOLS_CHARS, Request, validate_request
+from services.gateway.request.chat_prompt import MAX_ARGUMENT_PARTS, MAX_TOOLS_CHARS
+from services.gateway.request.request import Request, validate_request
 from services.gateway.request.tool_use import ToolUse
 from shared.errors import InvalidRequest
 from shared.messages import ChatTurn, Tool, ToolCall
@@ -42,6 +44,11 @@ def nested(levels: int) -> str:
     return '{"a":' * (levels - 1) + "{}" + "}" * (levels - 1)
 
 
+def arrays(count: int) -> str:
+    """Arguments of so many arrays and objects."""
+    return '{"a": [' + "[]," * (count - 3) + "[]]}"
+
+
 def valid(message: pb.GenerateRequest) -> Request:
     return validate_request(message, drawn_seed=7)
 
@@ -54,6 +61,8 @@ ALLOWED = {
     "longest id": call(id="c" * rules.MAX_CALL_ID_CHARS),
     "longest tool name": call(name="n" * 64),
     "most calls": calls(*[CALL] * rules.MAX_CHAT_CALLS),
+    "most parts of arguments": call(arguments=arrays(MAX_ARGUMENT_PARTS)),
+    "brackets in arguments' texts": call(arguments='{"a": "' + "[,{" * MAX_ARGUMENT_PARTS + '"}'),
     "most tools": chat(tools=[pb.Tool(name=f"f{n}") for n in range(rules.MAX_TOOLS)]),
     "most told of tools": tool(description="d" * MAX_TOOLS_CHARS),
     "deepest schema": tool(parameters=nested(rules.MAX_JSON_DEPTH)),
@@ -73,6 +82,11 @@ REFUSED = {
     "call without id": (call(id=""), "chat.messages[1].tool_calls[0].id"),
     "long id": (call(id="c" * 65), "chat.messages[1].tool_calls[0].id"),
     "call without name": (call(name=""), "chat.messages[1].tool_calls[0].name"),
+    "many parts of arguments": (call(arguments=arrays(MAX_ARGUMENT_PARTS + 1)), "chat.messages"),
+    "many parts of all arguments": (
+        calls(*[pb.ToolCall(id="c", name="f", arguments=arrays(MAX_ARGUMENT_PARTS // 2 + 1))] * 2),
+        "chat.messages",
+    ),
     "arguments no JSON": (call(arguments="{"), "chat.messages[1].tool_calls[0].arguments"),
     "arguments no object": (call(arguments="[1]"), "chat.messages[1].tool_calls[0].arguments"),
     "result of nothing": (chat(USER, RESULT), "chat.messages[1].tool_call_id"),
@@ -87,7 +101,7 @@ REFUSED = {
     "tool with a wrong name": (tool(name="a.b"), "chat.tools[0].name"),
     "tools of one name": (chat(tools=[F, G, F]), "chat.tools[2].name"),
     "schema no JSON": (tool(parameters="{"), "chat.tools[0].parameters"),
-    "deep schema": (tool(parameters='{"a":' * 100_000), "chat.tools[0].parameters"),
+    "deep schema": (tool(parameters='{"a":' * 20_000), "chat.tools[0].parameters"),
     "schema nested too deeply": (
         tool(parameters=nested(rules.MAX_JSON_DEPTH + 1)),
         "chat.tools[0].parameters",
@@ -100,6 +114,7 @@ REFUSED = {
         "chat.tools",
     ),
     "too much told": (tool(description="d" * (MAX_TOOLS_CHARS + 1)), "chat.tools"),
+    "a schema that is too large to be read": (tool(parameters="[" * (MAX_TOOLS_CHARS + 1)), "chat.tools"),
     "unknown choice": (chat(tools=[F], tool_choice=9), "chat.tool_choice"),
     "unknown tool": (chat(tools=[F], tool_name="g"), "chat.tool_name"),
     "a name and none": (chat(tools=[F], tool_name="f", tool_choice=pb.TOOL_CHOICE_NONE), "chat.tool_name"),
@@ -118,6 +133,19 @@ def test_everything_else_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         valid(message)
     assert refused.value.message.startswith(f"{field} ")
+
+
+def test_what_is_too_much_is_refused_before_it_is_read() -> None:
+    """Reading megabytes of empty arrays takes some hundred megabytes, and holds up every stream meanwhile."""
+    message = call(arguments=arrays(1_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="arrays and objects"):
+            valid(message)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10 * len(message.SerializeToString())
 
 
 def test_the_turns_of_a_conversation_with_calls_are_all_kept() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -216,6 +218,21 @@ def test_allowed_ids_and_bad_words_go_on_without_duplicates() -> None:
     ).sampling
     assert sampling.allowed_ids == (5, 3)
     assert sampling.bad_words == ((1, 2), (3,))
+
+
+def test_a_list_that_is_too_long_is_refused_before_it_is_copied() -> None:
+    message = text(allowed_token_ids=range(200_000), bad_word_ids=[words(*range(200_000))])
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match=r"sampling\.allowed_token_ids has 200000 entries"):
+            valid(message)
+        message.sampling.ClearField("allowed_token_ids")
+        with pytest.raises(InvalidRequest, match=r"sampling\.bad_word_ids\[0\] has 200000 ids"):
+            valid(message)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 200_000
 
 
 @pytest.mark.parametrize(
