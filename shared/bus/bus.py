@@ -22,8 +22,9 @@ from shared.bus.credentials import Credentials
 from shared.bus.late_answers import LateAnswers
 from shared.bus.open_asks import OpenAsk
 from shared.bus.repeated_asks import RepeatedAsks
+from shared.bus.unknown_messages import UnknownMessages
 from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
-from shared.errors import NoAnswer, PenstockError, ProtocolError, Unavailable
+from shared.errors import NoAnswer, PenstockError, ProtocolError, Unavailable, UnknownMessage
 from shared.messages import Envelope, Failure, Heartbeat, Message
 from shared.telemetry import metrics
 
@@ -59,6 +60,8 @@ class Bus:
         self._late_answers = LateAnswers(lambda: self.has_room, self._send_answer, self._forget_ask)
         self._repeated_asks = RepeatedAsks()
         self.offsets = ClockOffsets()
+        self.unknown = UnknownMessages()
+        """Refusals of what another version of the code has sent."""
         self.lost = connection.lost
         """Set when the connection is gone for good; `why_lost` says why."""
 
@@ -140,7 +143,10 @@ class Bus:
             receive(Delivery(envelope, message, sender))
         except ProtocolError as error:
             metrics.PROTOCOL_ERRORS.labels(code=error.code).inc()
-            log.warning("bus_garbage", subject=subject, size_bytes=len(data), error=error.message)
+            if isinstance(error, UnknownMessage):
+                self.unknown.note(subject, error)
+            else:
+                log.warning("bus_garbage", subject=subject, size_bytes=len(data), error=error.message)
             return self._refuse(subject, reply, error)
         except PenstockError as error:
             return self._refuse(subject, reply, error)

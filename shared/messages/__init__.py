@@ -15,6 +15,7 @@
     drafts      draft sessions
     accounts    an operator asks where the time of a request went
     fleet       heartbeats, prefix snapshots, audits, drain
+    compatibility  how two versions of the code understand each other: read it before you change a message
 
 Positions are absolute: position p is the p-th token of prompt + output, counted from 0.
 Durations are integers in microseconds. Times are unix microseconds of the sender's clock.
@@ -36,8 +37,9 @@ from shared.messages.citing import (
     CiteAnswer,
     CitedSentence,
 )
+from shared.messages.compatibility import ASKS_THAT_DECIDE, MEANING_VERSION
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
-from shared.messages.envelope import MEANING_VERSION, Accepted, Envelope, Failure
+from shared.messages.envelope import Accepted, Envelope, Failure
 from shared.messages.fleet import (
     MAX_REPORTED_TENANTS,
     AuditReport,
@@ -220,6 +222,7 @@ Message = (
 )
 
 __all__ = [
+    "ASKS_THAT_DECIDE",
     "CACHE_DIGEST_BYTES",
     "MAX_CITED_ANSWER_CHARS",
     "MAX_CITED_PASSAGES",

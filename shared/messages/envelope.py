@@ -6,10 +6,6 @@ from dataclasses import dataclass
 
 from shared.errors import PenstockError, error_from_code
 
-MEANING_VERSION = 5
-"""The version of what this package means: to be raised when a field means something else than it did. A
-change of the fields themselves changes the version on the wire by itself (`shared.bus.codec`)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Envelope:

@@ -27,6 +27,7 @@ from shared.errors import (
     Unavailable,
 )
 from shared.messages import (
+    MEANING_VERSION,
     Accepted,
     Cancel,
     Envelope,
@@ -261,10 +262,10 @@ GARBAGE = {
     "json": (b'{"type": "Cancel"}', "protocol"),
     "wrong type of a field": (GOOD.replace(b"\x03\xc3", b"\xc2\xc3"), "protocol"),
     "unknown type": (
-        msgpack.packb(["Explode", codec.PROTOCOL_VERSION, "", 0, 0, "", "", []]),
+        msgpack.packb(["Explode", MEANING_VERSION, "", 0, 0, "", "", "", []]),
         "unknown_message",
     ),
-    "unknown version": (msgpack.packb(["Cancel", 99, "", 0, 0, "", "", ["x"]]), "unknown_message"),
+    "other version": (msgpack.packb(["Cancel", 99, "", 0, 0, "", "", ["x"]]), "unknown_message"),
 }
 
 

@@ -14,7 +14,7 @@ from services.gateway.http.console.request_list import MAX_SHOWN_LATEST, MAX_SHO
 from services.gateway.http.console.site_files import POLICY_PARTS, site_files
 from services.gateway.scope.outcome import Outcome
 from services.gateway.tracing.ended_requests import MAX_ENDED_REQUESTS
-from shared.bus.codec import PROTOCOL_VERSION
+from shared.bus.wire_schema import schema_digest
 from shared.errors import Unavailable
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
 from tests.integration.gateway_peers import MODEL
@@ -156,7 +156,7 @@ async def test_a_flood_of_requests_hides_neither_the_slow_nor_the_failed_ones(na
 async def test_the_version_has_the_digest_of_the_bus_and_what_is_served(nats_url: str) -> None:
     async with edge(nats_url) as here:
         reply = await call(here.client, "/version")
-    assert reply.body["protocol"] == f"{PROTOCOL_VERSION:08x}"
+    assert reply.body["protocol"] == f"{schema_digest():08x}"
     assert reply.body["models"] == [MODEL]
     assert re.fullmatch(r"\d+\.\d+.*", reply.body["version"])
 

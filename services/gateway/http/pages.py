@@ -20,7 +20,7 @@ from services.gateway.http.responses.response_object import ID_PREFIX as RESPONS
 from services.gateway.request.request import served_model
 from services.gateway.session.client_cancels import ClientCancels
 from services.gateway.session.ingress import Ingress
-from shared.bus.codec import PROTOCOL_VERSION
+from shared.bus.wire_schema import schema_digest
 from shared.errors import PenstockError, Unavailable
 from shared.telemetry.metrics import RoleMetrics
 
@@ -70,7 +70,7 @@ class Pages:
         except PenstockError as error:
             return call.error(error)
         served = [model.name for model in self._text_asks.models(key)]
-        body = {"version": PACKAGE_VERSION, "protocol": f"{PROTOCOL_VERSION:08x}", "models": served}
+        body = {"version": PACKAGE_VERSION, "protocol": f"{schema_digest():08x}", "models": served}
         return call.json(body)
 
     async def models(self, call: HttpCall) -> web.Response:

@@ -9,7 +9,7 @@ import msgpack
 from shared.bus import codec
 from shared.bus.codec import MESSAGE_TYPES
 from shared.errors import PenstockError, ProtocolError
-from shared.messages import Envelope
+from shared.messages import MEANING_VERSION, Envelope
 from tests.fuzz.messages import random_message, random_name
 from tests.fuzz.mutation import mutated_bytes
 from tests.fuzz.target import Fault, Target, in_memory
@@ -47,7 +47,7 @@ def with_version(data: bytes) -> bytes:
     except Exception:  # noqa: BLE001 - most of what is tried is no msgpack, in one way or another
         return data
     if isinstance(whole, list) and len(whole) > 1 and whole[1] == NO_VERSION:
-        whole[1] = codec.PROTOCOL_VERSION
+        whole[1] = MEANING_VERSION
     return bytes(msgpack.packb(whole, unicode_errors="surrogatepass"))
 
 
