@@ -20,6 +20,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target_model(tmp_path_factory.mktemp("model"))
 
 
+EARLY_END_TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def early_ends(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return the deadline of a call that is margin but for 0.4 s: its answer comes in time beside load."""
+    margin_s = EARLY_END_TIMEOUT_S - 0.4
+    monkeypatch.setattr("services.gateway.scope.budget.GRPC_MARGIN_S", margin_s)
+    monkeypatch.setattr("services.gateway.scope.budget.MAX_GRPC_MARGIN_S", margin_s)
+    monkeypatch.setattr("services.gateway.scope.budget.GRPC_MARGIN_SHARE", margin_s / EARLY_END_TIMEOUT_S)
+    return EARLY_END_TIMEOUT_S
+
+
 @pytest.fixture
 async def play(nats_url: str) -> AsyncIterator[Play]:
     bus = await Bus.connect(nats_url, name="instances")

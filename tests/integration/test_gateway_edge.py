@@ -232,16 +232,12 @@ async def test_the_total_deadline_counts_after_the_first_token(nats_url: str) ->
 
 
 async def test_the_deadline_of_the_call_ends_it_with_a_terminal_event(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, early_ends: float
 ) -> None:
-    monkeypatch.setattr(
-        "services.gateway.scope.budget.GRPC_MARGIN_S", 0.5
-    )  # time for the event on a busy machine
-    monkeypatch.setattr("services.gateway.scope.budget.GRPC_MARGIN_SHARE", 0.5)
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         for role in ("tokenizer", "prefill", "decode", "detokenizer"):
             await running.knows(role, 1)
-        answer = await generate(running.stub, ask("hello"), timeout_s=1.0)
+        answer = await generate(running.stub, ask("hello"), timeout_s=early_ends)
         await until(lambda: running.registry.audit().held == ())
     assert answer.status is grpc.StatusCode.DEADLINE_EXCEEDED
     assert answer.outcome == "expired"

@@ -289,11 +289,11 @@ async def test_an_instance_that_is_lost_is_not_waited_for(nats_url: str) -> None
         assert (await asked).token_ids == [97]
 
 
-async def test_when_nobody_answers_the_deadline_ends_the_call(nats_url: str) -> None:
+async def test_when_nobody_answers_the_deadline_ends_the_call(nats_url: str, early_ends: float) -> None:
     async with fleet(nats_url, "tokenizer") as peers, gateway(nats_url) as running:
         await scripted(peers, running)
         peers["tokenizer-0"].answers = lambda _: None
-        error = await refused(running.stub.Tokenize(pb.TokenizeRequest(text="a"), timeout=0.4))
+        error = await refused(running.stub.Tokenize(pb.TokenizeRequest(text="a"), timeout=early_ends))
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "tokenizer" in str(error.details())  # the gateway's sentence, not gRPC's
 

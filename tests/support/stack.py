@@ -29,8 +29,9 @@ from tests.support.wait import until
 
 START_TIMEOUT_S = 110
 STOP_TIMEOUT_S = 30
-ASK_TIMEOUT_S = 1.0
-METRICS_TIMEOUT_S = 5.0
+ASK_TIMEOUT_S = 5.0
+METRICS_TIMEOUT_S = 20.0
+IDLE_TIMEOUT_S = 30.0
 LOG_TAIL_LINES = 60
 RERANKING = {"PENSTOCK_RETRIEVER_RERANKER": "late-interaction"}
 """The settings that rerank also where the encoder's kernels do not run."""
@@ -159,7 +160,7 @@ class Stack:
         finally:
             await bus.close()
 
-    async def until_idle(self, timeout_s: float = 10.0) -> None:
+    async def until_idle(self, timeout_s: float = IDLE_TIMEOUT_S) -> None:
         """Wait until audit counts zero everywhere; fails with what is still held."""
         bus = await self.connect("test-audit")
         held: dict[str, list[Held]] = {}
