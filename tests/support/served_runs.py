@@ -89,6 +89,7 @@ class ServedRun:
     def _forward(self, batch: Batch) -> Tensor:
         if isinstance(self.model, NativeModel):
             self.model._kernels.penstock_poison(self.model._handle)
+            self.model._logits.fill_(torch.nan)  # the same rows stood there after the last step
         return self.model.forward(batch).clone()
 
 

@@ -197,6 +197,18 @@ def test_int8_kv_gives_what_the_torch_backend_gives(dtype: str, tmp_path: Path) 
     assert (ours - theirs).abs().mean() <= bound * theirs.std()
 
 
+@pytest.mark.parametrize("vocab", [15, 17, 32, 47, 49, 63, 65])
+def test_every_logit_is_written_of_a_vocabulary_that_fills_no_panel(vocab: int, tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path, vocab_size=vocab, num_hidden_layers=1)
+    prompt = [token_id % vocab for token_id in prompt_of(13)]
+    model = native_engine(folder)._model
+    assert isinstance(model, NativeModel)
+    model._logits = torch.full((len(prompt), vocab), torch.nan)
+    blocks = range(BLOCK_TOKENS)
+    logits = model.forward(Batch(prompt, [Span(0, len(prompt), [blocks])], range(len(prompt))))
+    assert (logits - oracle_logits(oracle(folder), prompt)).abs().max() <= TOLERANCE
+
+
 def test_a_tied_model_keeps_its_embedding_in_the_head_alone(tmp_path: Path) -> None:
     engine = native_engine(save_random_model(tmp_path, tie_word_embeddings=True))
     assert isinstance(engine._model, NativeModel)
