@@ -1,4 +1,4 @@
-"""The levels of what the fleet leaves out under pressure, first to last. Each level includes those below
+"""The levels of what is left out under a model's pressure, first to last. Each level includes those below
 it."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class DegradationLevel(IntEnum):
-    """A gateway tells its level in its heartbeats; whoever can spare something acts on the highest."""
+    """A gateway tells the level of each model in its heartbeats; its workers act on the highest of them."""
 
     NONE = 0
     SHORT_DRAFTS = 1

@@ -188,11 +188,19 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     async def on_tick(self) -> None:
         await super().on_tick()
-        gateways = self._service.fleet.instances("gateway")
-        levels = (DegradationLevel.heard(view.heartbeat.gateway.degradation) for view in gateways)
-        self._leave_out(max(levels, default=DegradationLevel.NONE))
+        self._leave_out(self._told_level())
         for job in self._book.in_phase(JobPhase.TRANSFERRING):
             job.last_token_s = self._receiver.sampled_s(job.transfer_key)
+
+    def _told_level(self) -> DegradationLevel:
+        """Return the highest level that gateways tell of the model that is served here."""
+        gateways = self._service.fleet.instances("gateway")
+        told = [each for view in gateways for each in view.heartbeat.gateway.model_levels]
+        if not told:
+            return DegradationLevel.NONE
+        own = self._service.heartbeat()
+        ours = (each for each in told if (each.model, each.weights_digest) == (own.model, own.weights_digest))
+        return max((DegradationLevel.heard(each.level) for each in ours), default=DegradationLevel.NONE)
 
     def _leave_out(self, level: DegradationLevel) -> None:
         if level is not self._drafts.level:

@@ -82,7 +82,7 @@ class DraftBook:
     batch_tokens: int
     counts: DraftCounts = field(default_factory=DraftCounts)
     level: DegradationLevel = DegradationLevel.NONE
-    """The fleet's degradation now: it leaves out half of every draft, then all of them."""
+    """The degradation of this worker's model now: it leaves out half of every draft, then all of them."""
     _sessions: dict[str, _Session] = field(default_factory=dict)
     _closed: list[_Session] = field(default_factory=list)
 

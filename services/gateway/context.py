@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.gateway.admission.admission_queue import AdmissionQueue
-from services.gateway.admission.degradation import Degradation
+from services.gateway.admission.model_levels import ModelLevels
 from services.gateway.admission.pressure import Pressure
 from services.gateway.config import GatewayConfig
 from services.gateway.fleet.away_models import AwayModels
@@ -47,7 +47,7 @@ class SessionContext:
     sent_load: SentLoad
     admission_queue: AdmissionQueue
     pressure: Pressure
-    degradation: Degradation
+    degradation: ModelLevels
     breakers: Breakers
     poison_requests: PoisonRequests
     question_rewriter: QuestionRewriter
@@ -120,7 +120,7 @@ class SessionContext:
             sent_load=sent_load,
             admission_queue=queue,
             pressure=pressure,
-            degradation=Degradation(),
+            degradation=ModelLevels(),
             breakers=breakers,
             poison_requests=suspects,
             question_rewriter=QuestionRewriter.of(config),

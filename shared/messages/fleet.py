@@ -24,16 +24,26 @@ class BreakerReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelLevel:
+    """A gateway's level (`shared.degradation.DegradationLevel`) for the workers of one model."""
+
+    model: str
+    weights_digest: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayReport:
     """The report of a gateway. `grpc` and `http`: where it takes requests, HOST:PORT, "" where it does not.
 
-    `degradation` is its level (`shared.degradation.DegradationLevel`); `breakers` are the instances that it
-    avoids, a few at most.
+    `degradation` is the highest of its levels, `model_levels` those of models that it leaves something out
+    of; `breakers` are the instances that it avoids, a few at most.
     """
 
     grpc: str = ""
     http: str = ""
     degradation: int = 0
+    model_levels: tuple[ModelLevel, ...] = ()
     breakers: tuple[BreakerReport, ...] = ()
 
 

@@ -123,7 +123,8 @@ DEGRADED_REQUESTS = Counter(
     "penstock_degraded_requests_total", "Requests that were answered with less.", ["what"]
 )
 DEGRADATION_LEVEL = Gauge(
-    "penstock_degradation_level", "What is left out under pressure: 0 nothing to 7 new requests."
+    "penstock_degradation_level",
+    "What is left out, of the model under most pressure: 0 nothing to 7 new requests.",
 )
 DEGRADATION_STEPS = Counter(
     "penstock_degradation_steps_total", "Levels of degradation entered and left.", ["step", "direction"]

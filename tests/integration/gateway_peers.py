@@ -16,6 +16,7 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.asks.text_calls import TextCalls
 from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
+from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.gateway import Gateway
 from services.gateway.grpc.edge_server import EdgeServer
 from services.gateway.http.server import HttpServer
@@ -25,6 +26,7 @@ from shared.bus import Bus, Delivery
 from shared.bus.fleet import FleetView, HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.degradation import DegradationLevel
 from shared.errors import PenstockError
 from shared.messages import (
     Accepted,
@@ -255,6 +257,10 @@ class Running:
     http: HttpServer
     text_calls: TextCalls
     context: SessionContext
+
+    def degrade(self, level: DegradationLevel) -> None:
+        """Put what is left out of MODEL at this level, from where it follows the pressure."""
+        self.context.degradation.ladder(ModelIdentity(MODEL)).level = level
 
     async def knows(self, role: str, count: int) -> None:
         await until(lambda: len(self.fleet.instances(role)) == count)

@@ -167,7 +167,7 @@ async def test_nobody_is_asked_where_the_fleet_goes_without_reranking(
         peers["retriever-0"].answers = citing(AnswerCited(CITED))
         call = asyncio.create_task(generate(running.stub, question()))
         await peers.placed()
-        running.text_calls.context.degradation.level = level
+        running.degrade(level)
         await say(peers, TEXT)
         answer = await call
         assert len(asked(peers)) == bool(told)

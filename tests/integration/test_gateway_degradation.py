@@ -48,10 +48,6 @@ def asked(peers: Fleet) -> list[int]:
     return [m.k for _, m in peers["retriever-0"].of(Retrieve) if isinstance(m, Retrieve)]
 
 
-def degrade(running: Running, level: DegradationLevel) -> None:
-    running.registry._context.degradation.level = level
-
-
 @pytest.mark.parametrize(
     ("level", "k", "wanted", "told"),
     [
@@ -68,7 +64,7 @@ async def test_under_pressure_there_are_fewer_passages_then_none_and_the_client_
 ) -> None:
     before = metric.value("penstock_degraded_requests_total", what=told)
     async with fleet(nats_url, *ROLES) as peers, gateway(nats_url) as running:
-        degrade(running, level)
+        running.degrade(level)
         answer = await answered(peers, running, question(k))
     assert answer.prompt is not None
     assert (asked(peers), len(answer.prompt.passages), answer.prompt.degraded) == (wanted, sum(wanted), told)
@@ -80,7 +76,7 @@ async def test_a_request_that_may_not_degrade_has_all_its_passages_at_every_leve
     nats_url: str, level: DegradationLevel
 ) -> None:
     async with fleet(nats_url, *ROLES) as peers, gateway(nats_url) as running:
-        degrade(running, level)
+        running.degrade(level)
         answer = await answered(peers, running, question(may_degrade=False))
     assert answer.prompt is not None
     assert (asked(peers), len(answer.prompt.passages), answer.prompt.degraded) == ([3], 3, "")
@@ -119,7 +115,7 @@ async def test_real_pressure_climbs_to_low_priority_which_is_shed_while_others_a
 
 async def test_at_the_last_level_what_its_deadline_allows_is_still_served(nats_url: str) -> None:
     async with fleet(nats_url, *ROLES) as peers, gateway(nats_url) as running:
-        degrade(running, DegradationLevel.NEW_REQUESTS)
+        running.degrade(DegradationLevel.NEW_REQUESTS)
         assert (await answered(peers, running, ask("hello"))).outcome == "finished"
 
 
@@ -129,7 +125,7 @@ async def test_when_the_pressure_is_gone_the_level_falls(
     monkeypatch.setattr("services.gateway.admission.degradation.FALL_AFTER_S", 0.2)
     left = metric.value("penstock_degradation_steps_total", step="short_drafts", direction="left")
     async with fleet(nats_url), gateway(nats_url) as running:
-        degrade(running, DegradationLevel.NO_DRAFTS)
+        running.degrade(DegradationLevel.NO_DRAFTS)
         await until(lambda: running.registry.status().gateway.degradation == DegradationLevel.NONE)
     now = metric.value("penstock_degradation_steps_total", step="short_drafts", direction="left")
     assert now == left + 1

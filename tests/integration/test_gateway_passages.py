@@ -111,7 +111,7 @@ async def test_under_pressure_reranking_is_left_out_where_that_will_do(
     nats_url: str, may_degrade: bool, reranks: bool
 ) -> None:
     async with retrieving(nats_url) as (peers, running):
-        running.text_calls.context.degradation.level = DegradationLevel.RERANK
+        running.degrade(DegradationLevel.RERANK)
         answer = await running.stub.Retrieve(pb.RetrieveRequest(query="Which?", may_degrade=may_degrade))
         assert asked(peers).rerank is reranks
     assert answer.degraded == ("" if reranks else "rerank")

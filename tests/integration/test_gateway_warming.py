@@ -191,7 +191,7 @@ async def test_nothing_is_warmed_under_pressure(nats_url: str) -> None:
     async with fleet(nats_url, *ROLES) as peers, gateway(nats_url) as running:
         for role in ROLES:
             await running.knows(role, 1)
-        running.registry._context.degradation.level = DegradationLevel.SHORT_DRAFTS
+        running.degrade(DegradationLevel.SHORT_DRAFTS)
         peers["retriever-0"].answers = silent
         call = asyncio.create_task(generate(running.stub, asking()))
         await until(lambda: peers["retriever-0"].of(Retrieve))

@@ -28,6 +28,7 @@ from shared.messages import (
     DraftResync,
     Heartbeat,
     Message,
+    ModelLevel,
     pack_ids,
 )
 from shared.process.cores import usable_cores
@@ -252,13 +253,16 @@ async def test_accepted_drafts_make_steps_of_several_tokens(edge: Edge, oracle: 
     await until(drafts_came_in_time, timeout_s=WAIT_S)
 
 
-async def test_a_decode_worker_drafts_no_more_when_a_gateway_says_so_and_again_later(edge: Edge) -> None:
+async def test_a_decode_worker_drafts_no_more_while_a_gateway_says_so_of_its_model(edge: Edge) -> None:
     asked: list[Message] = []
     await edge.bus.serve(inbox("speculator", PLAYED), lambda delivery: asked.append(delivery.message))
-    calm = edge.gateway.status()
+    calm, worker = edge.gateway.status(), edge.fleet.get("decode", DECODES[0])
+    assert worker is not None
+    served = worker.heartbeat
 
-    def say(level: DegradationLevel) -> None:
-        edge.gateway.status = lambda: heartbeat_with(calm, degradation=int(level))
+    def say(level: DegradationLevel, weights: str = served.weights_digest) -> None:
+        told = ModelLevel(served.model, weights, int(level))
+        edge.gateway.status = lambda: heartbeat_with(calm, model_levels=(told,))
         edge.gateway.changed()
 
     async def drafts_are(wanted: bool) -> bool:
@@ -269,7 +273,7 @@ async def test_a_decode_worker_drafts_no_more_when_a_gateway_says_so_and_again_l
     await until(lambda: drafts_are(True), timeout_s=WAIT_S)
     say(DegradationLevel.NO_DRAFTS)
     await until(lambda: drafts_are(False), timeout_s=WAIT_S)
-    say(DegradationLevel.NONE)
+    say(DegradationLevel.NO_DRAFTS, weights="of another model")
     await until(lambda: drafts_are(True), timeout_s=WAIT_S)
 
 

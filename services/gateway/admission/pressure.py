@@ -1,4 +1,4 @@
-"""Measure how hard first-token deadlines are to meet, and degrade the gateway by it."""
+"""Measure how hard first-token deadlines are to meet, and degrade each model by it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 from services.gateway.admission.admission import queued_s
 from services.gateway.admission.admission_queue import AdmissionQueue
-from services.gateway.admission.degradation import Degradation
+from services.gateway.admission.model_levels import LevelStep, ModelLevels
 from services.gateway.admission.ticket import LOWEST_CLASS
 from services.gateway.admission.usual_budget import UsualBudget
 from services.gateway.fleet.model_identity import ModelIdentity
@@ -68,10 +68,14 @@ class Pressure:
         usual_s = self.usual_budget_s
         return self.wait_s(model, share) / usual_s if usual_s else 0.0
 
+    def by_model(self) -> dict[ModelIdentity, float]:
+        """Return the pressure of each model that is served."""
+        models = {ModelIdentity.of(view.heartbeat) for view in self._instances("decode")}
+        return {model: self.of(model) for model in models}
+
     def highest(self) -> float:
         """Return the highest pressure of all models that are served."""
-        models = {ModelIdentity.of(view.heartbeat) for view in self._instances("decode")}
-        return max(map(self.of, models), default=0.0)
+        return max(self.by_model().values(), default=0.0)
 
     @property
     def usual_budget_s(self) -> float:
@@ -79,21 +83,16 @@ class Pressure:
         return self._budgets.usual_s()
 
 
-async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: Callable[[], None]) -> None:
-    """Let the level follow the pressure, for ever; `changed` is called after every step."""
+async def watch_pressure(pressure: Pressure, levels: ModelLevels, changed: Callable[[], None]) -> None:
+    """Let the levels follow the pressures, for ever; `changed` is called after every step."""
     calm_looks = 0
     while True:
-        was, now = degradation.level, pressure.highest()
-        if degradation.observe(now):
-            level = degradation.level
-            rises = level > was
-            metrics.DEGRADATION_LEVEL.set(level)
-            metrics.DEGRADATION_STEPS.labels(
-                step=max(level, was).word, direction="entered" if rises else "left"
-            ).inc()
-            log.warning("degradation", now=level.word, was=was.word, pressure=round(now, 2))
+        now = pressure.by_model()
+        for step in levels.observe(now):
+            _note_step(step)
+            metrics.DEGRADATION_LEVEL.set(levels.highest)
             changed()
-        if now or degradation.level:
+        if any(now.values()) or levels.highest:
             calm_looks = 0
             await asyncio.sleep(WATCH_S)
         elif calm_looks < RESTS_AFTER:
@@ -102,3 +101,16 @@ async def watch_pressure(pressure: Pressure, degradation: Degradation, changed: 
         else:
             calm_looks = 0
             await pressure.until_asked()
+
+
+def _note_step(step: LevelStep) -> None:
+    metrics.DEGRADATION_STEPS.labels(
+        step=max(step.now, step.was).word, direction="entered" if step.rises else "left"
+    ).inc()
+    log.warning(
+        "degradation",
+        model=step.model.name,
+        now=step.now.word,
+        was=step.was.word,
+        pressure=round(step.pressure, 2),
+    )

@@ -123,7 +123,7 @@ class PassageAsks:
 
         Raises NoSuchCorpus where there is nothing to search.
         """
-        under_pressure = self._calls.context.degradation.level >= DegradationLevel.RERANK
+        under_pressure = self._calls.context.degradation.highest >= DegradationLevel.RERANK
         question = Retrieve(
             asked.query,
             asked.k,

@@ -96,7 +96,7 @@ class AdmissionGate:
         return longest_context(self._context.fleet.instances, model)
 
     def _check_class(self, model: ModelIdentity, request: Request) -> None:
-        pressure, level = self._context.pressure, self._context.degradation.level
+        pressure, level = self._context.pressure, self._context.degradation.of(model)
         check_class(
             level, CLASSES[request.priority], pressure.of(model, request.share), pressure.usual_budget_s
         )

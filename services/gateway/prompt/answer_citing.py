@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.request_scope import RequestScope
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
@@ -36,22 +37,32 @@ class AnswerCiting:
     def __init__(self, scope: RequestScope) -> None:
         self._scope = scope
         self._retriever = ""
+        self._model: ModelIdentity | None = None
         self._passages: tuple[str, ...] = ()
         self.sentences: tuple[CitedSentence, ...] = ()
 
     def record_prompt(
-        self, passages: Sequence[ScoredPassage], prompt_places: Sequence[int], retriever: str
+        self,
+        model: ModelIdentity,
+        passages: Sequence[ScoredPassage],
+        prompt_places: Sequence[int],
+        retriever: str,
     ) -> None:
-        """Note what the answer is made from; `retriever` found it."""
+        """Note what the answer is made from, and by which model; `retriever` found it."""
         standing = sorted(zip(prompt_places, (passage.text for passage in passages), strict=True))
         texts = tuple(text for place, text in standing if place)
         if sum(map(utf8_bytes, texts)) <= MAX_CITED_PASSAGE_BYTES:
-            self._retriever, self._passages = retriever, texts
+            self._retriever, self._model, self._passages = retriever, model, texts
 
     @property
     def wanted(self) -> bool:
         """Whether the text of the answer is needed at its end."""
         return bool(self._passages and self._retriever and self._scope.context.config.cite_wait_ms)
+
+    @property
+    def _is_pressed(self) -> bool:
+        levels = self._scope.context.degradation
+        return self._model is not None and levels.of(self._model) >= DegradationLevel.RERANK
 
     def take_earlier(self, sentences: tuple[CitedSentence, ...]) -> None:
         """The answer was given before, with these."""
@@ -61,8 +72,7 @@ class AnswerCiting:
         """Ask, for `left_s` at most; under pressure, and of calls of tools, nothing is asked."""
         context, text = self._scope.context, self._scope.state.log.kept_text
         wait_s = min(left_s, context.config.cite_wait_ms / 1e3)
-        pressed = context.degradation.level >= DegradationLevel.RERANK
-        if not self.wanted or not text or pressed or self._scope.response.has_called or wait_s <= 0:
+        if not self.wanted or not text or self._is_pressed or self._scope.response.has_called or wait_s <= 0:
             return
         question = self._scope.request.question[:MAX_CITED_ANSWER_CHARS]
         message = CiteAnswer(question, text[:MAX_CITED_ANSWER_CHARS], self._passages)

@@ -108,7 +108,7 @@ class Preparation:
                 retriever=read.retriever,
                 retrieval_query=read.retrieval_query,
             )
-        self._citing.record_prompt(read.found.passages, read.prompt_places, read.retriever)
+        self._citing.record_prompt(read.model, read.found.passages, read.prompt_places, read.retriever)
         return self._prepare(request, read)
 
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
@@ -214,7 +214,7 @@ class Preparation:
         if not request.retrieval.passages:
             return FoundPassages(NOTHING_ASKED)
         self._state.begin_phase(RequestPhase.RETRIEVE)
-        level = self._context.degradation.level
+        level = self._context.degradation.of(model)
         self._warmer.begin(model)
         try:
             found = await self._preprocessor.retrieve_passages(

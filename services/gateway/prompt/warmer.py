@@ -72,7 +72,7 @@ class Warmer:
     def begin(self, model: ModelIdentity) -> None:
         """Retrieval begins. `model`: as it was asked for; with passages it is taken with another adapter."""
         config, request = self._context.config, self._request
-        calm = self._context.degradation.level is DegradationLevel.NONE
+        calm = self._context.degradation.of(model) is DegradationLevel.NONE
         scored = request.sampling.prompt_logprobs != NO_LOGPROBS  # then all of it is computed, cached or not
         if config.warm_while_retrieving == WARM_OFF or scored or not calm:
             return

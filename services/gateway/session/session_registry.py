@@ -276,7 +276,11 @@ class SessionRegistry:
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
         self._live_counts.show(session.state for session in self._live.values())
         context = self._context
-        report = GatewayReport(degradation=int(context.degradation.level), breakers=context.breakers.report())
+        report = GatewayReport(
+            degradation=int(context.degradation.highest),
+            model_levels=context.degradation.report(),
+            breakers=context.breakers.report(),
+        )
         return replace(
             self._heartbeat(),
             capacity=context.config.max_sessions,

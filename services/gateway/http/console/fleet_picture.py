@@ -21,7 +21,7 @@ MAX_SHOWN_ADAPTERS = 64
 
 def fleet_picture(context: SessionContext) -> dict[str, Any]:
     """Return the instances by role, the corpora, and what is left out under pressure."""
-    level = context.degradation.level
+    level = context.degradation.highest
     return {
         "gateway": context.instance,
         "roles": list(ROLES),

@@ -31,6 +31,7 @@ from shared.messages import (
     LivenessCheck,
     Lost,
     Message,
+    ModelLevel,
     Reserve,
     Tokens,
     pack_ids,
@@ -152,8 +153,11 @@ class Worker(DecodeActor):
         engine.limit_ngrams(4)
         await self.decode(max_tokens=LOOPING_TOKENS + 1, allowed_ids=(6,))
 
-    def hear_pressure(self, level: int) -> None:
-        beat = make_heartbeat("gateway", "gateway-0", degradation=level)
+    def hear_pressure(self, level: int, weights: str | None = None) -> None:
+        """A gateway's level is this for the model that is served here, or for one with other `weights`."""
+        own = self._service.heartbeat()
+        told = ModelLevel(own.model, own.weights_digest if weights is None else weights, level)
+        beat = make_heartbeat("gateway", "gateway-0", model_levels=(told,))
         self._service.fleet._state.observe(beat)
 
     async def step(self) -> None:
@@ -306,8 +310,8 @@ async def test_under_pressure_half_as_much_is_looked_up_and_then_nothing(
     monkeypatch.setattr(engine, "limit_ngrams", told.append)
     monkeypatch.setattr(engine, "config", replace(engine.config, ngram_tokens=8))
     await worker.decode()
-    for level in (1, 1, 2, 7, 0):
-        worker.hear_pressure(level)
+    for level, weights in ((1, None), (1, None), (2, None), (7, None), (7, "another model's")):
+        worker.hear_pressure(level, weights)
         await worker.on_tick()
         await worker.step()
     assert told == [4, 0, 0, 8]

@@ -9,7 +9,7 @@ from operator import eq
 import pytest
 
 from services.gateway.admission.admission_queue import AdmissionQueue
-from services.gateway.admission.degradation import Degradation
+from services.gateway.admission.model_levels import ModelLevels
 from services.gateway.admission.pressure import RESTS_AFTER, Pressure, watch_pressure
 from services.gateway.admission.ticket import CLASSES, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
@@ -82,28 +82,29 @@ async def test_the_shortest_queue_of_prefill_counts_too(fleet: Fleet) -> None:
     assert fleet.pressure.of(MODEL) == pytest.approx((2 * 5.0 + 4.0) / 20.0)
 
 
-async def test_the_model_under_most_pressure_decides(fleet: Fleet) -> None:
+async def test_each_model_is_under_its_own_pressure(fleet: Fleet) -> None:
     fleet.pressure.record_budget("", 10.0)
     fleet.beats["decode"] = [heartbeat("decode", "a"), heartbeat("decode", "b", model="other")]
     fleet.beats["prefill"] = [
         heartbeat("prefill", "p"),
         heartbeat("prefill", "q", model="other", queued_tokens=7000, tokens_per_s=1000.0),
     ]
-    assert fleet.pressure.of(MODEL) == 0.0
-    assert fleet.pressure.highest() == pytest.approx(0.7)
+    other = ModelIdentity("other")
+    assert fleet.pressure.by_model() == {MODEL: 0.0, other: pytest.approx(0.7)}
+    assert fleet.pressure.highest() == fleet.pressure.of(other)
 
 
 async def test_nothing_is_looked_at_while_nobody_asks(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.gateway.admission.pressure.REST_WATCH_S", 0.0)
     looks = 0
 
-    def look() -> float:
+    def look() -> dict[ModelIdentity, float]:
         nonlocal looks
         looks += 1
-        return 0.0
+        return {MODEL: 0.0}
 
-    monkeypatch.setattr(fleet.pressure, "highest", look)
-    watching = asyncio.create_task(watch_pressure(fleet.pressure, Degradation(), lambda: None))
+    monkeypatch.setattr(fleet.pressure, "by_model", look)
+    watching = asyncio.create_task(watch_pressure(fleet.pressure, ModelLevels(), lambda: None))
     try:
         await until(lambda: looks == RESTS_AFTER + 1)
         for _ in range(10 * RESTS_AFTER):
