@@ -94,7 +94,7 @@ class SessionContext:
             return free_slots(expected, model, blocks, with_guests=with_guests)
 
         def contending(ahead: ModelIdentity, behind: ModelIdentity) -> bool:
-            return contends(ahead, behind, fleet.instances("decode"))
+            return ahead == behind or contends(ahead, behind, fleet.instances("decode"))
 
         def standing(model: ModelIdentity, share: TenantShare) -> TenantStanding:
             tenant = share.for_workers(config.fleet_key).tenant

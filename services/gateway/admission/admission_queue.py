@@ -87,6 +87,7 @@ class AdmissionQueue:
         self._tenants: Counter[str] = Counter()  # of those who wait
         self._kinds: Counter[_TicketKind] = Counter()  # of those who wait, too
         self._placing: set[Ticket] = set()  # have their turn, and are not in any heartbeat yet
+        self._placing_models: Counter[ModelIdentity] = Counter()  # of those
         self._gaps_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)
         self._gap_began_s = 0.0  # while somebody waits: when a request has ended last, or the waiting began
 
@@ -106,12 +107,12 @@ class AdmissionQueue:
         waits = not self._goes_at_once(ticket)
         if waits:
             await self._wait_for_turn(ticket)
-        self._placing.add(ticket)
+        self._begin_placing(ticket)
         ticket.meter.take_turn(ticket.tokens)
         try:
             yield Turn(waits, self._may_be_guest(ticket.model, ticket.meter.share, more=0))
         finally:
-            self._placing.discard(ticket)
+            self._end_placing(ticket)
 
     def record_end(self) -> None:
         """A request that had a slot has ended: while others wait, that tells how fast slots come free."""
@@ -189,7 +190,7 @@ class AdmissionQueue:
         except asyncio.CancelledError:
             if ticket in self._waiting:
                 self._leave(ticket)
-            self._placing.discard(ticket)  # it may have had its turn in this very moment
+            self._end_placing(ticket)  # it may have had its turn in this very moment
             if turn.done() and not turn.cancelled():
                 turn.exception()  # or have been sent away: now nobody need know
             raise
@@ -223,7 +224,7 @@ class AdmissionQueue:
             has_slot = not is_blocked and self._slots(ticket.model, ticket.blocks) != 0
             if has_slot or (is_guest and self._room(ticket.model, ticket.blocks) != 0):
                 may_be_guest.cache_clear()
-                self._placing.add(ticket)
+                self._begin_placing(ticket)
                 ticket.meter.take_turn(ticket.tokens)
                 self._leave(ticket).set_result(None)
                 continue
@@ -238,6 +239,18 @@ class AdmissionQueue:
                 is_guest or not any(may_be_guest(kind.model, kind.share) for kind in self._kinds)
             ):
                 return
+
+    def _begin_placing(self, ticket: Ticket) -> None:
+        if ticket not in self._placing:
+            self._placing.add(ticket)
+            self._placing_models[ticket.model] += 1
+
+    def _end_placing(self, ticket: Ticket) -> None:
+        if ticket in self._placing:
+            self._placing.remove(ticket)
+            self._placing_models[ticket.model] -= 1
+            if not self._placing_models[ticket.model]:
+                del self._placing_models[ticket.model]
 
     def _in_turn(self, tickets: Iterable[Ticket]) -> list[Ticket]:
         return in_turn(tickets, self._counters, self._clock.monotonic_s())
@@ -296,7 +309,8 @@ class AdmissionQueue:
     def _left_of(self, slots: int | None, model: ModelIdentity) -> int | None:
         if slots is None:
             return None
-        return max(0, slots - sum(1 for ticket in self._placing if self._contends(ticket.model, model)))
+        placing = self._placing_models.items()
+        return max(0, slots - sum(count for ahead, count in placing if self._contends(ahead, model)))
 
 
 def too_long(wait_s: float, remaining_s: float) -> Overloaded:

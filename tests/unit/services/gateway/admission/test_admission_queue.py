@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from operator import eq
 
 import pytest
@@ -35,13 +36,18 @@ class House:
         self.slots: int | None = 0
         self.clock = FakeClock()
         self.tasks = Tasks()
+        self.compared = 0
         self.queue = AdmissionQueue(
             lambda _model, _blocks: self.slots,
-            lambda ahead, behind: ahead.base == behind.base,
+            self.contends,
             self.tasks.start,
             self.clock,
         )
         self.admitted: list[str] = []
+
+    def contends(self, ahead: ModelIdentity, behind: ModelIdentity) -> bool:
+        self.compared += 1
+        return ahead.base == behind.base
 
     def ticket(
         self,
@@ -95,6 +101,19 @@ async def test_who_comes_while_there_is_a_slot_has_it_at_once(house: House) -> N
     house.slots = 1
     async with house.queue.turn(house.ticket()):
         assert len(house.queue) == 0
+
+
+async def test_a_newcomer_is_compared_with_the_models_of_those_that_are_placed_and_not_with_each(
+    house: House,
+) -> None:
+    """Each comparison may look at every worker of the fleet."""
+    house.slots = 40
+    async with AsyncExitStack() as placed:
+        for _ in range(20):
+            await placed.enter_async_context(house.queue.turn(house.ticket()))
+        house.compared = 0
+        async with house.queue.turn(house.ticket()):
+            assert house.compared == 1
 
 
 async def test_where_nobody_can_tell_the_slots_nobody_waits(house: House) -> None:
