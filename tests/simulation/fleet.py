@@ -37,6 +37,7 @@ from shared.config.fields import ServiceConfig
 from shared.deadline import Deadline
 from shared.engine import Engine
 from shared.messages import AuditReport, AuditRequest, Held
+from shared.process import service as service_module
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import Embedder
 from shared.worker.config import EngineServiceConfig
@@ -211,6 +212,7 @@ def fleet_of(seed: int, model: Path, settings: dict[str, dict[str, Any]] | None 
         patch.setattr(edge_server, "wide_server", fleet.grpc_server)
         patch.setattr(listener, "_listening", fleet.sockets.listen)
         patch.setattr(Embedder, "load", fleet.load_embedder)
+        patch.setattr(service_module, "settle_heap", lambda: None)  # the heap is that of all nodes
         for module in (prefill, decode, speculator):
             patch.setattr(module, "build_engine", fleet.build_engine)
         yield fleet

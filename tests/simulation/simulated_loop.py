@@ -68,6 +68,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._now_ns = 0
         self.nodes: list[Node] = [home]
         """All that there have been, each life of its own."""
+        self._busy: list[Node] = []
+        """Those in which something is ready, in the order in which it became so."""
         self._timers: list[tuple[int, float, int, events.TimerHandle]] = []
         self._dead_timers = 0
         self._serials = 0
@@ -154,6 +156,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _put(self, handle: events.Handle) -> None:
         node = node_of(handle, self.home)
         if node.state is not NodeState.CRASHED:
+            if not node.ready and node not in self._busy:
+                self._busy.append(node)
             node.ready.append(handle)
 
     def _serial(self) -> int:
@@ -166,11 +170,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self.faults:
             raise self.faults.pop(0)
         self._put_due()
-        able = [node for node in self.nodes if node.ready and node.runs]
-        while not able:
+        while not (able := self._able()):
             self._jump()
             self._put_due()
-            able = [node for node in self.nodes if node.ready and node.runs]
         self._calls_now += 1
         if self._calls_now > MAX_CALLS_AT_ONE_INSTANT:
             last = Counter(f"{one.what} of {one.node}" for one in list(self.trace.last)[-NAMED_CALLS:])
@@ -185,6 +187,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         what = what_of(handle)
         self.trace.called(self._now_ns, node.name, what)
         internals(handle)._run()
+
+    def _able(self) -> list[Node]:
+        """Return the nodes that can go on now: a world of many costs no more than those that have work."""
+        self._busy = [node for node in self._busy if node.ready]
+        return [node for node in self._busy if node.runs]
 
     def _put_due(self) -> None:
         while self._timers and (self._timers[0][0] <= self._now_ns or self._timers[0][3].cancelled()):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,20 +39,52 @@ class Matches:
     queues: tuple[tuple[ServerSubscription, ...], ...] = ()
 
 
+@dataclass(slots=True)
+class Level:
+    """The subscriptions whose patterns begin alike: those that end here, those with `>` here, and the others
+    by their next token."""
+
+    here: dict[ServerSubscription, None] = field(default_factory=dict)
+    tail: dict[ServerSubscription, None] = field(default_factory=dict)
+    next: dict[bytes, Level] = field(default_factory=dict)
+
+    def place_of(self, tokens: tuple[bytes, ...]) -> dict[ServerSubscription, None]:
+        level = self
+        for token in tokens:
+            if token == b">":
+                return level.tail
+            level = level.next.setdefault(token, Level())
+        return level.here
+
+    def fitting(self, subject: tuple[bytes, ...]) -> Iterator[ServerSubscription]:
+        """Yield those of a subject, the rest of which this is."""
+        if not subject:
+            yield from self.here
+            return
+        yield from self.tail
+        for token in dict.fromkeys((subject[0], b"*")):
+            if token in self.next:
+                yield from self.next[token].fitting(subject[1:])
+
+
 class Interest:
     """All subscriptions of a server, in the order in which they were made."""
 
     def __init__(self) -> None:
-        self._all: dict[ServerSubscription, None] = {}
+        self._serial_of: dict[ServerSubscription, int] = {}
+        self._serials = count()
+        self._root = Level()
         self._known: dict[bytes, Matches] = {}
 
     def add(self, subscription: ServerSubscription) -> None:
-        self._all[subscription] = None
+        self._serial_of[subscription] = next(self._serials)
+        self._root.place_of(subscription.tokens)[subscription] = None
         self._known.clear()
 
     def remove(self, subscription: ServerSubscription) -> None:
         subscription.open = False
-        self._all.pop(subscription, None)
+        if self._serial_of.pop(subscription, None) is not None:
+            del self._root.place_of(subscription.tokens)[subscription]
         self._known.clear()
 
     def of(self, subject: bytes) -> Matches:
@@ -65,9 +99,8 @@ class Interest:
         tokens = tuple(subject.split(b"."))
         alone: list[ServerSubscription] = []
         queues: dict[bytes, list[ServerSubscription]] = {}
-        for one in self._all:
-            if not fits(one.tokens, tokens):
-                continue
+        found = () if b"" in tokens else self._root.fitting(tokens)
+        for one in sorted(found, key=self._serial_of.__getitem__):
             if one.queue:
                 queues.setdefault(one.queue, []).append(one)
             else:
