@@ -67,9 +67,9 @@ def over_grpc(seed: int, **fields: Any) -> pb.GenerateRequest:
     return request(PROMPT, max_tokens=12, seed=seed, temperature=0.8, ignore_eos=True, **fields)
 
 
-def question(corpus: str = SHARED, *, cached: bool = False) -> pb.GenerateRequest:
+def question(corpus: str = SHARED, *, cached: bool = False, may_degrade: bool = False) -> pb.GenerateRequest:
     asked = request(QUESTION, max_tokens=8, seed=5, temperature=0.8, ignore_eos=True)
-    asked.retrieval.MergeFrom(pb.Retrieval(enabled=True, corpus=corpus, k=2, may_degrade=False))
+    asked.retrieval.MergeFrom(pb.Retrieval(enabled=True, corpus=corpus, k=2, may_degrade=may_degrade))
     if cached:
         asked.cache.mode = pb.CACHE_MODE_EXACT
     return asked
@@ -93,6 +93,9 @@ class Story:
     kept: Answer
     found_by_another: Answer
     private: tuple[Answer, Answer]
+    retriever_paused: Answer
+    retriever_gone: tuple[Answer, Answer]
+    retriever_back: Answer
     metered: list[Answer] = field(default_factory=list)
 
 
@@ -128,6 +131,9 @@ async def tell(fleet: Fleet) -> Story:
             await one.generate("gateway-0", question("acme"), key=ACME),
             await one.generate("gateway-0", question("acme"), key=GLOBEX),
         ),
+        retriever_paused=await ask_a_paused_retriever(fleet),
+        retriever_gone=await ask_without_a_retriever(fleet),
+        retriever_back=await ask_a_new_retriever(fleet),
     )
     metered = [
         client.generate(gateway, over_grpc(20 + turn), key=METERED)
@@ -159,6 +165,33 @@ async def leave(fleet: Fleet) -> list[object]:
     held_before = await fleet.held(["decode-0"])
     await asyncio.sleep(1.0)
     return [bool(held_before), *await fleet.held(WORKERS + GATEWAYS)]
+
+
+async def ask_a_paused_retriever(fleet: Fleet) -> Answer:
+    retriever = fleet.world.nodes["retriever-0"]
+    retriever.pause()
+    try:
+        return await fleet.client().generate("gateway-0", question(may_degrade=True), key=ACME)
+    finally:
+        retriever.resume()
+
+
+async def ask_without_a_retriever(fleet: Fleet) -> tuple[Answer, Answer]:
+    """Ask for what may do without passages, and for what may not, while the retriever dies."""
+    asked = [
+        fleet.client().generate("gateway-0", question(may_degrade=may_degrade), key=ACME, timeout_s=20.0)
+        for may_degrade in (True, False)
+    ]
+    await asyncio.sleep(0.008)
+    fleet.crash("retriever-0")
+    first, second = [await call for call in asked]
+    return first, second
+
+
+async def ask_a_new_retriever(fleet: Fleet) -> Answer:
+    fleet.start("retriever-0")
+    await asyncio.sleep(2.0)
+    return await fleet.client().generate("gateway-0", question(), key=ACME)
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +250,19 @@ def test_passages_come_from_the_real_retriever(story: Story) -> None:
     assert story.found.prompt is not None
     assert not story.found.prompt.degraded
     assert "gated pipe" in story.found.prompt.passages[0].text
+
+
+def test_without_a_retriever_a_request_degrades_or_says_why(story: Story) -> None:
+    for degraded in (story.retriever_paused, story.retriever_gone[0]):
+        assert degraded.outcome == "finished"
+        assert degraded.prompt is not None
+        assert degraded.prompt.degraded == "retrieval"
+    strict = story.retriever_gone[1]
+    assert strict.outcome in {"failed", "expired"}
+    assert strict.ends == 1
+    assert strict.end is not None
+    assert strict.end.error.hop == "retriever"
+    assert story.retriever_back.text == story.found.text
 
 
 def test_a_corpus_of_a_tenant_is_nobody_elses(story: Story) -> None:
