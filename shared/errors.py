@@ -3,7 +3,8 @@
     PenstockError
     ├── InvalidRequest        the caller must change the request
     │   ├── NotFound          a model, document or instance that does not exist
-    │   │   └── NoPassages    no passage is as likely to answer as the caller wants
+    │   │   ├── NoPassages    no passage is as likely to answer as the caller wants
+    │   │   └── StreamLost    a stream that nobody can go on with any more
     │   └── ContextExceeded   a prompt that leaves the model no room to answer
     ├── Unauthenticated       nobody knows who asks
     ├── ProtocolError         bytes from the bus that are not a message of ours
@@ -12,10 +13,12 @@
     ├── TooLarge              over a named size limit
     ├── Overloaded            no room now; may carry a retry hint
     ├── Unavailable           nobody can serve this now
+    │   ├── GatewayStopping   the gateway of a resumable stream ends: another one goes on with it
     │   └── NoListener        nobody was there to be asked
     ├── DeadlineExpired       a deadline passed; names the hop
     │   └── NoAnswer          whoever was asked said nothing in time
     ├── Cancelled             somebody asked for it to stop
+    │   └── StreamTakenOver   another call goes on with the stream
     ├── StaleEpoch            a message of an earlier route
     └── InternalError         a bug or a broken machine
         └── EngineFault       an engine failed over a batch that this request was in
@@ -70,6 +73,10 @@ class NoPassages(NotFound):
     code = "no_passages"
 
 
+class StreamLost(NotFound):
+    code = "stream_lost"
+
+
 class ContextExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
@@ -117,6 +124,10 @@ class Unavailable(PenstockError):
     code = "unavailable"
 
 
+class GatewayStopping(Unavailable):
+    code = "gateway_stopping"
+
+
 class NoListener(Unavailable):
     """Never an answer: nobody listens where it was asked."""
 
@@ -131,6 +142,10 @@ class NoAnswer(DeadlineExpired):
 
 class Cancelled(PenstockError):
     code = "cancelled"
+
+
+class StreamTakenOver(Cancelled):
+    code = "stream_taken_over"
 
 
 class StaleEpoch(PenstockError):
@@ -161,6 +176,7 @@ ERROR_TYPES: dict[str, type[PenstockError]] = {
         InvalidRequest,
         NotFound,
         NoPassages,
+        StreamLost,
         ContextExceeded,
         Unauthenticated,
         ProtocolError,
@@ -169,8 +185,10 @@ ERROR_TYPES: dict[str, type[PenstockError]] = {
         TooLarge,
         Overloaded,
         Unavailable,
+        GatewayStopping,
         DeadlineExpired,
         Cancelled,
+        StreamTakenOver,
         StaleEpoch,
         InternalError,
         EngineFault,

@@ -16,12 +16,20 @@ from services.decode.driver import DecodeDriver
 from services.decode.job import DecodeJob, read_job
 from services.decode.output import job_output
 from services.decode.pace import DecodePace
+from services.decode.parked_streams import PARKED_FOR, ParkedStream, ParkedStreams
 from shared import messages
 from shared.bus import Delivery
 from shared.degradation import DegradationLevel
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepResult, TokenOutput
 from shared.engine.sampling.grammar_verdicts import Verdict
-from shared.errors import DeadlineExpired, Overloaded, PenstockError, StaleEpoch
+from shared.errors import (
+    DeadlineExpired,
+    Overloaded,
+    PenstockError,
+    StaleEpoch,
+    StreamLost,
+    StreamTakenOver,
+)
 from shared.kv.receiving.receiver import KvReceiver
 from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
 from shared.messages import Accepted, DecodeReport, Held
@@ -72,6 +80,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             service.instance, service.config.draft_tokens, service.config.draft_batch_tokens
         )
         self._failures: deque[tuple[DecodeJob, PenstockError]] = deque()
+        self._parked = ParkedStreams()
         self._late_counted = 0
         self._verdicts: deque[tuple[str, Verdict]] = deque()
         """Verdicts on grammars by the keys of jobs, for their prefill workers."""
@@ -122,6 +131,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         yield from self._book.held()
         yield from self._receiver.held()
         yield from (Held(request_id, "draft", 1, "") for request_id, _ in self._drafts.held())
+        yield from self._parked.held()
         yield from super().held()
 
     # ---- messages ---------------------------------------------------------------------------------
@@ -130,6 +140,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
         match delivery.message:
             case messages.Reserve() as reserve:
                 await self._accept(delivery, reserve)
+            case messages.TakeOver(tenant):
+                await self._hand_over(delivery, tenant)
             case messages.DraftBlock() as block:
                 self._drafts.receive(block)
             case messages.DraftResync(request_ids, epochs):
@@ -160,6 +172,31 @@ class DecodeActor(WorkerActor[DecodeJob]):
             self._service.changed()
             if job.compiling:
                 await self._answer_taken(job)
+
+    # ---- streams that another gateway goes on with --------------------------------------------------
+
+    async def _hand_over(self, delivery: Delivery, tenant: str) -> None:
+        """Give the stream to whoever asks, and end the work for the gateway that placed it."""
+        request_id = delivery.envelope.request_id
+        running = [
+            job
+            for job in self._book.of_request(request_id)
+            if job.resumable and job.share.tenant == tenant and job.phase is not JobPhase.STOPPING
+        ]
+        for job in running:
+            self._parked.keep(request_id, ParkedStream.of(job, finished=False))
+            await self._lose(job, StreamTakenOver("another call goes on with this stream", hop="decode"))
+        stream = self._parked.take(request_id, tenant)
+        if stream is None:
+            raise StreamLost("this worker has no such stream: send the request again", hop="decode")
+        await self.bus.answer(delivery.envelope, stream.handed_over())
+
+    async def _cancel(self, delivery: Delivery, reason: str) -> None:
+        """A stream that waits for another gateway is forgotten too, unless that is what it waits for."""
+        envelope = delivery.envelope
+        if reason not in PARKED_FOR:
+            self._parked.drop(envelope.request_id, envelope.epoch, delivery.sender)
+        await super()._cancel(delivery, reason)
 
     async def _answer_taken(self, job: DecodeJob) -> None:
         """Once: its prompt will be computed here."""
@@ -232,7 +269,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         for job, output in outputs:
             job.last_token_s = now_s
             if output.finish_reason is not None:
-                self._end(job)
+                self._end_finished(job)
                 continue
             if job.phase is JobPhase.COMPUTING:
                 job.phase = JobPhase.DECODING
@@ -384,11 +421,11 @@ class DecodeActor(WorkerActor[DecodeJob]):
         job = self._book.jobs.get(sequence_key(*key))
         if job is None or job.phase is not JobPhase.TRANSFERRING:
             return
+        job.first_tokens = token_ids
         if finish:  # the first token was the last
-            self._end(job)
+            self._end_finished(job)
             return
         job.phase = JobPhase.READY
-        job.first_tokens = token_ids
         job.transfer_us = exposed_us
         self._pace.observe_transfer(exposed_us)
         job.ready_s = SYSTEM_CLOCK.monotonic_s()
@@ -421,7 +458,15 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._service.changed()
         self.wake()
 
+    def _end_finished(self, job: DecodeJob) -> None:
+        """Its last token is drawn; its gateway says when the client has it."""
+        if job.resumable:
+            self._parked.keep(job.request_id, ParkedStream.of(job, finished=True))
+        self._end(job)
+
     def release_job(self, job: DecodeJob, reason: str) -> None:
+        if job.resumable and reason in PARKED_FOR and job.phase is not JobPhase.STOPPING:
+            self._parked.keep(job.request_id, ParkedStream.of(job, finished=False))
         if job.phase is JobPhase.TRANSFERRING:
             job.phase = JobPhase.STOPPING  # until no late KV can land in its blocks
             self._receiver.abort_transfer(job.transfer_key, reason)

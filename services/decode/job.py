@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.blocks.layer_groups import KvGroups
 from shared.blocks.room import blocks_ahead
 from shared.deadline import Deadline
-from shared.messages import Envelope, Reserve
+from shared.messages import NO_ADAPTER, AdapterId, Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
 from shared.worker.wire import checked_share, engine_priority, read_sequence
 
@@ -18,7 +18,8 @@ class DecodeJob(Job):
     `first_tokens` stays empty, and `num_outputs` counts all.
 
     `inter_token_s`: how long its client waits from tokens to tokens; `last_token_s`: when the last ones were
-    drawn, as far as this worker knows.
+    drawn, as far as this worker knows. Where it is `resumable`, `output_ids` are all tokens that were drawn
+    here, for whoever takes its stream over.
     """
 
     speculator: str
@@ -33,6 +34,9 @@ class DecodeJob(Job):
     inter_token_s: float | None = None
     last_token_s: float | None = None
     guest: bool = False  # its tenant may have a place beyond the ordinary ones
+    resumable: bool = False
+    output_ids: list[int] = field(default_factory=list)
+    adapter_id: AdapterId = NO_ADAPTER
     answered: bool = False  # its gateway knows that it is taken
     admitting: bool = False  # the engine was asked for its blocks or its place, and has not answered
     arrived_s: float = 0.0
@@ -102,5 +106,7 @@ def read_job(
         longest=min(spec.longest, max_model_len),
         envelope=envelope,
         guest=reserve.guest,
+        resumable=reserve.resumable,
+        adapter_id=reserve.adapter,
         inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,
     )

@@ -15,6 +15,8 @@ def job_output(job: DecodeJob, output: TokenOutput, now_s: float) -> JobOutput:
     if job.num_outputs == 0:
         marks += _prompt_marks(job, now_s) if job.is_local else _transfer_marks(job)
     job.num_outputs += len(output.token_ids)
+    if job.resumable:
+        job.output_ids += output.token_ids
     job.proposed_drafts += output.proposed_drafts
     job.accepted_drafts += output.accepted_drafts
     if output.looked_up:

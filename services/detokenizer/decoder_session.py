@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shared.deadline import Clock, Deadline
 from shared.errors import InvalidRequest, PenstockError, ProtocolError
-from shared.messages import Mark, Open, Text, Tokens, unpack_ids
+from shared.messages import ALL_EMITTED, Mark, Open, Text, Tokens, unpack_ids
 from shared.sampling.parameters import TokenLogprob
 from shared.text.incremental import settled_tail
 from shared.text.stops import StopMatcher
@@ -146,11 +146,12 @@ class DecoderSession:
         self._matcher = StopMatcher(opened.stop)
         self._first = True
         replayed = self._advance(tuple(replay), "")
-        if not 0 <= opened.emitted_chars <= len(replayed.text):
+        emitted = len(replayed.text) if opened.emitted_chars == ALL_EMITTED else opened.emitted_chars
+        if not 0 <= emitted <= len(replayed.text):
             raise InvalidRequest(
                 f"{opened.emitted_chars} characters are more than {len(replay)} replayed tokens give"
             )
-        self._unsent_text = replayed.text[opened.emitted_chars :]
+        self._unsent_text = replayed.text[emitted:]
         self.stopped_in_replay = replayed.finish != ""
 
     def is_from_its_workers(self, row: TokenRow) -> bool:

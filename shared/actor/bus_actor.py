@@ -24,6 +24,7 @@ CONTROL_MESSAGES = (
     messages.Drain,
     messages.AuditRequest,
     messages.LivenessCheck,
+    messages.TakeOver,
     messages.KvAbort,
     messages.KvAbortAck,
     messages.DraftClose,

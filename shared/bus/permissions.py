@@ -49,7 +49,13 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
             messages.Cancel,
         ),
         "prefill": (messages.Prefill, messages.Warm, messages.Cancel),
-        "decode": (messages.Reserve, messages.LivenessCheck, messages.Warm, messages.Cancel),
+        "decode": (
+            messages.Reserve,
+            messages.LivenessCheck,
+            messages.TakeOver,
+            messages.Warm,
+            messages.Cancel,
+        ),
         "speculator": (messages.Cancel,),
         "detokenizer": (messages.Open, messages.Cancel),
         "gateway": (

@@ -136,16 +136,19 @@ from shared.messages.response_cache import (
     passage_bytes,
 )
 from shared.messages.routing import (
+    ALL_EMITTED,
     WARM_EPOCH,
     Cancel,
     CancelAck,
     ClientCancel,
+    HandedOver,
     HoldReport,
     LivenessCheck,
     Lost,
     Open,
     Prefill,
     Reserve,
+    TakeOver,
     Warm,
 )
 from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
@@ -191,6 +194,8 @@ Message = (
     | LeaveKey
     | LivenessCheck
     | HoldReport
+    | TakeOver
+    | HandedOver
     | Tokens
     | Text
     | PromptLogprobs
@@ -223,6 +228,7 @@ Message = (
 )
 
 __all__ = [
+    "ALL_EMITTED",
     "ASKS_THAT_DECIDE",
     "CACHE_DIGEST_BYTES",
     "MAX_CITED_ANSWER_CHARS",
@@ -284,6 +290,7 @@ __all__ = [
     "GatewayReport",
     "GetTokenBytes",
     "GrammarTried",
+    "HandedOver",
     "Heartbeat",
     "HeartbeatRequest",
     "Held",
@@ -329,6 +336,7 @@ __all__ = [
     "SettleKeyUse",
     "Snapshot",
     "SnapshotRequest",
+    "TakeOver",
     "TenantJobs",
     "TenantQueue",
     "Text",

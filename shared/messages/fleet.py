@@ -228,7 +228,8 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`kind`: kv_blocks, session, decoder, lease, draft, transfer, queued, warming; `count` of them."""
+    """`kind`: kv_blocks, session, decoder, lease, draft, transfer, queued, warming, or parked (a stream that
+    waits for another gateway); `count` of them."""
 
     request_id: str
     kind: str

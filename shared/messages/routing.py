@@ -10,6 +10,8 @@ from shared.sampling.parameters import SamplingParams
 
 WARM_EPOCH = 0
 """The epoch of what is warmed for a request: before all of its routes."""
+ALL_EMITTED = -1
+"""The value of `Open.emitted_chars` where the client has all the text that the replayed ids give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class Open:
 
     `prompt_tail`: the last prompt ids, the context in which the first output token is decoded.
     `replay`: output ids the gateway has already got, `emitted_chars`: how much of their text went
-    to the client; both 0 for a new request. The next token has position `next_position`.
+    to the client; both 0 for a new request. The next token has position `next_position`. A gateway that has
+    taken over the stream of another one says ALL_EMITTED.
     `prefill` and `decode` are the instances that send the tokens; "" = whoever does. `shown_ids`: special
     tokens that stand in the text all the same.
     """
@@ -43,7 +46,8 @@ class Reserve:
     `speculator` is "" when drafts are off. `inter_token_us` is the longest time that its client waits from
     tokens to tokens; 0: any. `adapter` is what it is computed with, NO_ADAPTER for the model alone. `share`:
     whose it is among those who share the worker, by the tenant's digest. `guest`: that tenant has less than
-    another, and may have a place beyond the ordinary ones.
+    another, and may have a place beyond the ordinary ones. `resumable`: another gateway may take the stream
+    over (`TakeOver`).
     """
 
     token_ids: bytes
@@ -59,6 +63,30 @@ class Reserve:
     adapter: AdapterId = NO_ADAPTER
     share: TenantShare = OPEN_SHARE
     guest: bool = False
+    resumable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """gateway → decode (ask): the client of the envelope's request has come to me, whoever placed it.
+
+    Answered by HandedOver; the work for the other gateway ends. What is not here, not resumable or another
+    tenant's fails as `stream_lost`. `tenant`: the digest of the client's.
+    """
+
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The stream as far as decode knows it: `token_ids` = prompt + output, `prompt_len` the border between
+    them. `finished`: its last token is among them. `sampling` and `adapter` as in `Reserve`."""
+
+    token_ids: bytes
+    prompt_len: int
+    sampling: SamplingParams
+    adapter: AdapterId
+    finished: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +131,8 @@ class Warm:
 class Cancel:
     """Stop and give back everything held for request_id at epochs <= the envelope's.
 
-    `reason` is a word of the outcome vocabulary: cancelled, expired, stop, failed, replaced, shutdown.
+    `reason` is a word of the outcome vocabulary: cancelled, expired, stop, failed, replaced, shutdown; or
+    delivered: the client has the end of a stream that could be resumed.
     """
 
     reason: str

@@ -58,6 +58,7 @@ class LocalWorker(Worker):
         how: SamplingParams | None = None,
         speculator: str = "",
         prompt_len: int = 0,
+        resumable: bool = False,
     ) -> None:
         """Place a request whose prompt is to be computed here."""
         how = how or sampling(ignore_eos=True, max_tokens=40)
@@ -72,6 +73,7 @@ class LocalWorker(Worker):
             "",
             speculator,
             0,
+            resumable=resumable,
         )
         await self.send(reserve, request_id, epoch)
 

@@ -12,7 +12,7 @@ from services.detokenizer.decoder_sessions import DecodedOutput, DecoderSessions
 from shared.actor.lease import LEASE_S
 from shared.deadline import Deadline
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch
-from shared.messages import CancelAck, Mark, Open, Tokens, pack_ids
+from shared.messages import ALL_EMITTED, CancelAck, Mark, Open, Tokens, pack_ids
 from shared.sampling.parameters import TokenLogprob
 from tests.support.clock import FakeClock
 from tests.support.metric import value
@@ -367,6 +367,18 @@ def test_a_replayed_request_goes_on_where_its_text_ended(sessions: DecoderSessio
     assert emitted + text_of(output) == TEXT
 
 
+@pytest.mark.parametrize("cut", range(1, len(IDS)))
+def test_a_gateway_that_took_a_stream_over_gets_what_follows_the_replayed_tokens(
+    sessions: DecoderSessions, cut: int
+) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(stop=("never",)), None)
+    before = text_of(sessions.decode_tokens(step(IDS[:cut], 0)))
+    opened = opening(replay=IDS[:cut], emitted=ALL_EMITTED, at=cut, stop=("never",))
+    sessions.open_decoder("another", 1, opened, None)
+    after = sessions.decode_tokens(replace(step(IDS[cut:], cut, finish="length"), request_ids=("another",)))
+    assert before + text_of(after) == TEXT
+
+
 def test_text_of_the_replay_that_was_not_sent_comes_with_the_next_tokens(sessions: DecoderSessions) -> None:
     sessions.open_decoder(REQUEST, 2, opening(replay=IDS[:3], emitted=2, at=3), None)
     output = sessions.decode_tokens(step(IDS[3:], 3, epoch=2, finish="length"))
@@ -546,7 +558,7 @@ def test_a_malformed_row_of_an_unknown_request_is_reported(sessions: DecoderSess
         opening(tail=(5,) * (MAX_PROMPT_TAIL_TOKENS + 1)),
         opening(replay=IDS, at=1),
         opening(replay=IDS[:1], at=1, emitted=100),
-        opening(emitted=-1),
+        opening(emitted=-2),
         opening(stop=("",)),
         Open(GATEWAY, b"abc", b"", 0, 0, ()),
     ],
