@@ -18,6 +18,7 @@ from services.gateway.scope.request_record import CHAT, TEXT, RequestRecord
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.scope.response_buffer import ResponseBuffer
 from services.gateway.scope.session_state import SessionState
+from shared.deadline import SYSTEM_CLOCK
 from shared.fairness.share import tenant_digest
 from shared.telemetry.trace_context import TraceContext
 
@@ -79,6 +80,15 @@ class RequestScope:
             identity=identity,
             span=span,
         )
+
+    @property
+    def resume_token(self) -> str:
+        """The secret by which the client goes on with the stream at another gateway, "" where it cannot."""
+        request = self.request
+        if request.resume_tokens is None:
+            return ""
+        ends_unix_us = SYSTEM_CLOCK.unix_us() + round(self.budget.total.remaining_s() * 1e6)
+        return request.resume_tokens.make(self.request_id, ends_unix_us, request.resumed)
 
     def record(self, request: Request, outcome: Outcome) -> RequestRecord:
         """Return what there is to tell of the request once its timeline is closed; `request` is what its

@@ -39,6 +39,11 @@ class InferenceStub:
                 request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
+        self.Resume = channel.unary_stream(
+                '/penstock.v1.Inference/Resume',
+                request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/penstock.v1.Inference/Cancel',
                 request_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
@@ -81,6 +86,15 @@ class InferenceServicer:
 
     def Generate(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Goes on with a resumable stream whose gateway is gone, at any gateway: a PromptInfo with another request_id and
+        token, then the text after the tokens that have come, as if nothing had happened. A call that still has the
+        stream ends as cancelled. A stream that nobody has any more fails with the code stream_lost.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -140,6 +154,11 @@ def add_InferenceServicer_to_server(servicer, server):
             'Generate': grpc.unary_stream_rpc_method_handler(
                     servicer.Generate,
                     request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateRequest.FromString,
+                    response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.SerializeToString,
+            ),
+            'Resume': grpc.unary_stream_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=protos_dot_penstock_dot_v1_dot_inference__pb2.ResumeRequest.FromString,
                     response_serializer=protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
@@ -204,6 +223,33 @@ class Inference:
             target,
             '/penstock.v1.Inference/Generate',
             protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
+            protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/penstock.v1.Inference/Resume',
+            protos_dot_penstock_dot_v1_dot_inference__pb2.ResumeRequest.SerializeToString,
             protos_dot_penstock_dot_v1_dot_inference__pb2.GenerateEvent.FromString,
             options,
             channel_credentials,

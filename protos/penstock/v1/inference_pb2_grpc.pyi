@@ -19,6 +19,7 @@ from protos.penstock.v1.inference_pb2 import (
     ListModelsResponse,
     RerankRequest,
     RerankResponse,
+    ResumeRequest,
     RetrieveRequest,
     RetrieveResponse,
     TokenizeRequest,
@@ -29,6 +30,9 @@ class InferenceStub:
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     def Generate(
         self, request: GenerateRequest, *, timeout: float | None = None, metadata: Any = None
+    ) -> GenerateCall: ...
+    def Resume(
+        self, request: ResumeRequest, *, timeout: float | None = None, metadata: Any = None
     ) -> GenerateCall: ...
     async def Cancel(
         self, request: CancelRequest, *, timeout: float | None = None, metadata: Any = None
@@ -65,6 +69,11 @@ class InferenceServicer:
         self,
         request: GenerateRequest,
         context: grpc.aio.ServicerContext[GenerateRequest, GenerateEvent],
+    ) -> None: ...
+    async def Resume(
+        self,
+        request: ResumeRequest,
+        context: grpc.aio.ServicerContext[ResumeRequest, GenerateEvent],
     ) -> None: ...
     async def Cancel(
         self, request: CancelRequest, context: grpc.aio.ServicerContext[CancelRequest, CancelResponse]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc.aio
 
@@ -13,6 +14,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.grpc.edge_status import abort_call, set_status
 from services.gateway.grpc.edge_text import TextEdge, call_authorization
 from services.gateway.request.choices import Choices
+from services.gateway.request.resume_token import ResumePoint
 from services.gateway.scope.arrival import arrived_s
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.session.call_sessions import CallSessions
@@ -21,7 +23,7 @@ from services.gateway.session.ingress import Ingress, record_refusal
 from shared.errors import Cancelled, PenstockError
 from shared.files.api_key_file import ApiKey
 
-Call = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateEvent]
+Call = grpc.aio.ServicerContext[Any, pb.GenerateEvent]
 
 
 class InferenceEdge(TextEdge):
@@ -37,6 +39,12 @@ class InferenceEdge(TextEdge):
         self._client_cancels = client_cancels
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
+        await self._stream(request, call, None)
+
+    async def Resume(self, request: pb.ResumeRequest, call: Call) -> None:  # noqa: N802 - gRPC's name
+        await self._stream(request.request, call, ResumePoint(request.token, request.received_tokens))
+
+    async def _stream(self, request: pb.GenerateRequest, call: Call, resumed: ResumePoint | None) -> None:
         arrived = RequestTimeline(request.client_sent_unix_us, began_s=arrived_s())
         failed: PenstockError | None
         key: ApiKey | None = None
@@ -44,7 +52,7 @@ class InferenceEdge(TextEdge):
             key = self._ingress.identify(call_authorization(call))
             choices = Choices.of(request)
             sessions = await CallSessions.open(
-                self._ingress, key, choices, call_remaining_s=call.time_remaining()
+                self._ingress, key, choices, call_remaining_s=call.time_remaining(), resumed=resumed
             )
         except PenstockError as error:
             self._ingress.count_refused(key, error)

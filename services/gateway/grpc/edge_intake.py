@@ -38,9 +38,12 @@ KINDS = {
 }
 """The message that each method of the contract takes."""
 GENERATE = f"/{INFERENCE}/Generate"
+RESUME = f"/{INFERENCE}/Resume"
+STREAMS = (GENERATE, RESUME)
+"""The methods whose calls are requests."""
 
 GRPC_ENDPOINT = "grpc"
-"""The name of Generate in metrics, beside those of the HTTP edge's pages."""
+"""The name of Generate and Resume in metrics, beside those of the HTTP edge's pages."""
 
 MAX_CALLS_BEFORE_ADMISSION = 256
 """The most calls beside those that may be live as requests and as other calls: their message is on its way,
@@ -142,9 +145,11 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         """Raise why a request can have no room now, whatever it asks for: before it is read."""
         if method == GENERATE:
             self._ingress.check_room(self._ingress.identify(call_authorization(call)))
+        elif method == RESUME:
+            self._ingress.check_place(self._ingress.identify(call_authorization(call)))
 
     async def _refuse(self, method: str, error: PenstockError, call: AnyCall) -> None:
-        if method == GENERATE:
+        if method in STREAMS:
             await refuse_request(RequestTimeline(0, began_s=arrived_s()), error, call)
             set_status(call, error)
         else:
@@ -154,7 +159,7 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
 
 def _note_identity(method: str, call: AnyCall) -> CallIdentity:
     """Note how the client names the call, for whatever is made of it."""
-    endpoint = GRPC_ENDPOINT if method == GENERATE else ""
+    endpoint = GRPC_ENDPOINT if method in STREAMS else ""
     return note_identity(endpoint, client_metadata(call, REQUEST_ID), client_metadata(call, TRACEPARENT))
 
 

@@ -13,7 +13,11 @@ from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.completions.event_stream import EventStream
 from services.gateway.http.completions.token_text import FetchTokenBytes
 from services.gateway.http.fields.json_fields import JsonFields
-from services.gateway.http.fields.penstock_options import PenstockOptions
+from services.gateway.http.fields.penstock_options import (
+    LAST_EVENT_ID,
+    PenstockOptions,
+    check_stream_alone,
+)
 from services.gateway.request.choices import Choices
 from services.gateway.session.call_sessions import CallSessions
 from services.gateway.session.ingress import Ingress, record_refusal
@@ -56,16 +60,22 @@ class CompletionCalls:
         self._config = config
 
     async def answer(self, call: HttpCall, read: ReadBody[A], begin: BeginAnswer[A]) -> web.StreamResponse:
-        """`begin` gets the id of the first request."""
+        """`begin` gets the id of the first request, or of that whose stream is gone on with."""
         names: FieldNames = ()
         key: ApiKey | None = None
         try:
             key = self._ingress.identify(call.authorization)
-            self._ingress.check_room(key)  # before anything is read, which costs more than the answer
+            if LAST_EVENT_ID in call.headers:
+                self._ingress.check_place(key)
+            else:
+                self._ingress.check_room(key)  # before anything is read, which costs more than the answer
             asked = read(await call.read_json(key.tenant), call.headers, self._config.default_max_tokens)
             names = asked.field_names
-            salt = asked.options.cache_salt
-            sessions = await CallSessions.open(self._ingress, key, asked.choices, cache_salt=salt)
+            check_stream_alone(asked.options, stream=asked.stream)
+            options = asked.options
+            sessions = await CallSessions.open(
+                self._ingress, key, asked.choices, cache_salt=options.cache_salt, resumed=options.resumed
+            )
         except PenstockError as error:
             self._ingress.count_refused(key, error)
             record_refusal(error, key)
@@ -80,7 +90,7 @@ class CompletionCalls:
     ) -> web.StreamResponse:
         headers = dict(sessions.id_headers)
         events = EventStream(call, headers)
-        answer = begin(sessions.request_id, asked, events, self._fetch_bytes)
+        answer = begin(sessions.stream_id, asked, events, self._fetch_bytes)
         failed = await sessions.relay_all(answer.writers)
         if failed is not None and not events.started:
             return call.error(failed, headers, asked.field_names)

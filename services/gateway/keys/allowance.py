@@ -15,6 +15,16 @@ class KeyUses(Protocol):
         """Take `tokens` and `requests` more for this use, fewer where they are negative."""
 
 
+class CountedElsewhere:
+    """The uses of a request that goes on with a stream: the gateway where that began has counted them."""
+
+    def check_size(self, tokens: int) -> None:
+        """It was small enough."""
+
+    def settle(self, use: int, *, tokens: int, requests: int = 0, ended: bool) -> None:
+        """Nothing is taken or given back."""
+
+
 class Allowance:
     """The part of its key's limits that one request was given; it ends once, however the request does."""
 
@@ -40,6 +50,10 @@ class Allowance:
     def undo(self, *, counted: bool = False) -> None:
         """There will be no request, of which nothing is used; `counted`: that it was asked for counts."""
         self._end(0, 0 if counted else -1)
+
+    def leave(self) -> None:
+        """Another gateway goes on with the request: what it was given stays taken, for all of it."""
+        self._end(self._reserved, 0)
 
     def _end(self, used_tokens: int, requests: int) -> None:
         if not self._ended:

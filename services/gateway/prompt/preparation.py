@@ -171,6 +171,7 @@ class Preparation:
                 warning=read.warning,
                 retrieval_query=read.retrieval_query,
                 sampling=sampling_in_force(request.sampling),
+                resume_token=self._scope.resume_token,
             )
         )
         self._state.begin_phase(RequestPhase.ROUTE)

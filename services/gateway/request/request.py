@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.cache_use import NO_CACHE, CacheUse, read_cache_use
 from services.gateway.request.chat_prompt import read_json, read_tools, read_turns
+from services.gateway.request.resume_token import ResumeClaim, ResumeTokens
 from services.gateway.request.retrieval_use import SHARED_PREFIX, RetrievalUse, read_retrieval_use
 from services.gateway.request.sampling import validate_sampling
 from services.gateway.request.tool_use import ToolUse
@@ -49,7 +50,8 @@ class Request:
     `tenant` alone; it comes from the client's API key, never from the client. Within that, with those alone
     that send the same `cache_salt`. `shown_ids`: special tokens that stand in the text, known once the prompt
     is ids. `open_sampling`: parameters that the client left open, until the model's defaults are known.
-    `weight`: the key's, in its tenant's share.
+    `weight`: the key's, in its tenant's share. `resume_tokens`: those by which its stream can be gone on with
+    at another gateway, None where it cannot; `resumed`: the stream that it goes on with, None for a new one.
     """
 
     model: str
@@ -72,6 +74,12 @@ class Request:
     cache: CacheUse = NO_CACHE
     open_sampling: tuple[str, ...] = ()
     weight: int = 1
+    resume_tokens: ResumeTokens | None = None
+    resumed: ResumeClaim | None = None
+
+    @property
+    def resumable(self) -> bool:
+        return self.resume_tokens is not None
 
     @property
     def share(self) -> TenantShare:

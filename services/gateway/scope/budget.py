@@ -63,11 +63,12 @@ class Budget:
         *,
         arrived_s: float | None = None,
         live: int = 0,
+        ends: Deadline | None = None,
     ) -> Budget:
         """The earliest of what the request, the call (None: no gRPC deadline) and the defaults say.
 
         What a gRPC call has left has been counted from its arrival by gRPC; all else counts from `arrived_s`,
-        None: from now. `live` requests are there already.
+        None: from now. `live` requests are there already. `ends`: when a stream that it goes on with ends.
         """
         now_s = clock.monotonic_s()
         began_s = now_s if arrived_s is None else arrived_s
@@ -76,6 +77,8 @@ class Budget:
             ends_s.append(began_s + request.deadline_ms / 1000)
         if call_remaining_s is not None:
             ends_s.append(now_s + answerable_s(call_remaining_s, live))
+        if ends is not None:
+            ends_s.append(ends.at_s)
         total_end_s = min(ends_s, default=began_s + config.default_deadline_s)
         first_token_s = config.default_ttft_deadline_s
         if request.ttft_deadline_ms is not None:

@@ -45,7 +45,7 @@ class SessionState:
     that may hold something of the latest of either, and who warms the prompt; `retriever_ask` is the last
     retriever that was asked, and as which. `epoch_tokens` came under this epoch; `fruitless` counts the last
     routes that failed without a token; `warmed_tokens` of the prompt were to be computed before it was
-    placed.
+    placed. What stands before `relayed_position` the client has of another gateway.
     """
 
     max_tokens: int
@@ -63,6 +63,7 @@ class SessionState:
     fruitless: int = 0
     cached_tokens: int = 0
     warmed_tokens: int = 0
+    relayed_position: int = 0
     finish: str = ""
 
     def begin_phase(self, phase: RequestPhase, model: str = "") -> None:
@@ -73,6 +74,14 @@ class SessionState:
     def begin_log(self, log: TokenLog, told: PromptLogprobsBuffer) -> None:
         """The prompt is known: `log` continues it, `told` waits for log-probabilities of it."""
         self.log, self.told = log, told
+
+    def take_over_stream(self, model: str, max_tokens: int, log: TokenLog, relayed_position: int) -> None:
+        """Go on with the stream of another gateway as if this one's first route had failed: `log` is what is
+        known of it."""
+        self.model, self.max_tokens = model, max_tokens
+        self.log, self.told = log, PromptLogprobsBuffer()
+        self.relayed_position = relayed_position
+        self.replacements = 1
 
     def take_earlier_answer(
         self, model: str, prompt_tokens: int, ids: tuple[int, ...], text: str, finish: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from shared.messages import ALL_EMITTED
+
 
 class Arrival(Enum):
     """The relation of a row of text to the log."""
@@ -20,12 +22,19 @@ class TokenLog:
 
     `emitted_chars` counts the characters of text that went towards the client, so that a new
     detokenizer can go on at exactly that point. `texts` is that text where it is wanted again, else None.
+    `taken_over`: the first ids came by another gateway, and how many characters they have nobody knows here.
     """
 
     prompt_tokens: int
     ids: list[int] = field(default_factory=list)
     emitted_chars: int = 0
     texts: list[str] | None = None
+    taken_over: bool = False
+
+    @property
+    def told_chars(self) -> int:
+        """The characters for `Open`. A decoder gives the same text for the same ids, whoever asks."""
+        return ALL_EMITTED if self.taken_over else self.emitted_chars
 
     @property
     def next_position(self) -> int:

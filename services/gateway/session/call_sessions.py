@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from services.gateway.request.choices import Choices
+from services.gateway.request.resume_token import ResumePoint
 from services.gateway.scope.call_identity import OWN_REQUEST_ID, REQUEST_ID
 from services.gateway.scope.outcome import Outcome
 from services.gateway.session.ingress import Ingress
@@ -33,10 +34,11 @@ class CallSessions:
         *,
         call_remaining_s: float | None = None,
         cache_salt: str = "",
+        resumed: ResumePoint | None = None,
     ) -> Self:
         """Raises why one is not taken; then none is."""
         opened = await ingress.open_sessions(
-            key, choices, call_remaining_s=call_remaining_s, cache_salt=cache_salt
+            key, choices, call_remaining_s=call_remaining_s, cache_salt=cache_salt, resumed=resumed
         )
         return cls(opened)
 
@@ -44,6 +46,12 @@ class CallSessions:
     def request_id(self) -> str:
         """The id of the first choice's request."""
         return self._opened[0].request_id
+
+    @property
+    def stream_id(self) -> str:
+        """The id of the request that the call's stream began as: its own, or that of the first gateway."""
+        resumed = self._opened[0].request.resumed
+        return self.request_id if resumed is None else resumed.stream_id
 
     @property
     def id_headers(self) -> tuple[tuple[str, str], ...]:

@@ -26,11 +26,10 @@ class ClientCancels:
         if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARS:
             raise InvalidRequest("request_id: send the id that PromptInfo told", hop="gateway")
         gateway, _, _ = request_id.rpartition(".")
-        if gateway == self._context.instance:
-            return self._registry.cancel_session(request_id, tenant)
         deadline = Deadline.after(FORWARD_TIMEOUT_S)
-        if self._context.fleet.get("gateway", gateway) is not None:
-            return await self._cancel_at(gateway, request_id, tenant, deadline)
+        known = self._context.fleet.get("gateway", gateway) is not None
+        if known and await self._cancel_at(gateway, request_id, tenant, deadline):
+            return True  # else another one may have taken its stream over
         return self._registry.cancel_session(request_id, tenant) or await self._cancel_anywhere(
             request_id, tenant, deadline
         )

@@ -9,12 +9,14 @@ import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
-from services.gateway.keys.allowance import Allowance
+from services.gateway.keys.allowance import Allowance, CountedElsewhere
 from services.gateway.keys.key_gate import KeyGate
 from services.gateway.keys.keys_in_force import NOBODY
 from services.gateway.keys.rate_limits import LimitReached
 from services.gateway.request.choices import Choices
 from services.gateway.request.request import Request, validate_request
+from services.gateway.request.resume_token import ResumePoint, ResumeTokens
+from services.gateway.request.resume_use import resumable_request
 from services.gateway.scope.arrival import arrived_s
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import call_identity
@@ -74,6 +76,10 @@ class Ingress:
         self._key_gate.check_rate(key)
         self._registry.check_room(key.tenant, count)
 
+    def check_place(self, key: ApiKey) -> None:
+        """Raise why no stream of this key can be gone on with now: its request has been counted already."""
+        self._registry.check_room(key.tenant, 1)
+
     def check_rate(self, key: ApiKey) -> None:
         """Raise LimitReached where the key's calls of this minute are used up: before anything is read."""
         self._key_gate.check_rate(key)
@@ -90,23 +96,40 @@ class Ingress:
         *,
         call_remaining_s: float | None = None,
         cache_salt: str = "",
+        resumed: ResumePoint | None = None,
     ) -> list[Session]:
         """Start what a call asks for: all of it or, raising why, nothing. `call_remaining_s`: a gRPC
-        deadline."""
-        self.check_room(key, len(choices))
+        deadline. `resumed`: where a stream is gone on with, of which the key has counted all."""
+        if resumed is None:
+            self.check_room(key, len(choices))
+        else:
+            self.check_place(key)
         requests: list[Request] = []
         for prompt in choices.prompts:
             valid = self._read(prompt, key, cache_salt)
+            if prompt.resumable or resumed is not None:
+                tokens = ResumeTokens.of(self._config.fleet_key, key, prompt, cache_salt)
+                valid = resumable_request(valid, len(choices), tokens, resumed)
             self._registry.check_size(valid)
             requests += choices.share(prompt, valid, _draw_seed)
         came_s, live = arrived_s(), self._registry.live_count
         budgets = [
-            Budget.of(request, self._config, call_remaining_s, arrived_s=came_s, live=ahead)
+            Budget.of(
+                request,
+                self._config,
+                call_remaining_s,
+                arrived_s=came_s,
+                live=ahead,
+                ends=None if request.resumed is None else request.resumed.deadline(),
+            )
             for ahead, request in enumerate(requests, start=live)
         ]
         for budget in budgets:
             budget.total.check("gateway")  # it may have passed while the body came
-        allowances = await self._key_gate.admit(key, requests, min(budget.total for budget in budgets))
+        if resumed is not None:
+            allowances = [Allowance(CountedElsewhere(), 0, 0, 0)]
+        else:
+            allowances = await self._key_gate.admit(key, requests, min(budget.total for budget in budgets))
         return self._open_admitted(key, requests, budgets, allowances)
 
     def _open_admitted(

@@ -56,7 +56,7 @@ def route_messages(
         gateway=gateway,
         prompt_tail=pack_ids(prompt_ids[-PROMPT_TAIL_TOKENS:]),
         replay=pack_ids(log.ids),
-        emitted_chars=log.emitted_chars,
+        emitted_chars=log.told_chars,
         next_position=log.next_position,
         stop=request.stop,
         prefill=route.prefill,
@@ -77,6 +77,7 @@ def route_messages(
         adapter=adapter,
         share=share,
         guest=guest,
+        resumable=request.resumable,
     )
     if route.prefill:
         return {"prefill": prefill, "detokenizer": opened, "decode": reserve}

@@ -21,8 +21,9 @@ from services.gateway.keys.allowance import Allowance
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.answer_citing import AnswerCiting, citation_event
 from services.gateway.prompt.cached_response import CachedResponse
-from services.gateway.prompt.preparation import Preparation
+from services.gateway.prompt.preparation import Preparation, PreparedPrompt
 from services.gateway.prompt.preprocessor import Preprocessor
+from services.gateway.prompt.stream_takeover import StreamTakeover
 from services.gateway.prompt.warmer import Warmer
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
@@ -34,13 +35,15 @@ from services.gateway.session.interruption import Interruption
 from services.gateway.session.route_watch import RouteWatch
 from services.gateway.session.router import Router
 from services.gateway.session.text_intake import TextIntake
-from shared.deadline import Deadline
+from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import (
     Cancelled,
     DeadlineExpired,
     EngineFault,
+    GatewayStopping,
     InternalError,
     PenstockError,
+    StreamTakenOver,
     Unavailable,
     error_from_code,
 )
@@ -51,6 +54,8 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
+MOVED = (StreamTakenOver, GatewayStopping)
+"""The ends of a stream here that is no end of it: another gateway goes on."""
 LATE_S = 0.05
 """Clocks differ: a worker may see a deadline pass this much before the gateway does. Nor can anybody try
 again in what is left then, so that a failure that comes so late is the deadline's."""
@@ -109,7 +114,11 @@ class Session:
             return
         hop = "bus" if lost.code == "gap" else lost.hop  # what did not come is nobody's fault
         trouble = error_from_code(lost.code, lost.message, hop=hop)
-        if isinstance(trouble, EngineFault) and self._poison_requests.record_fault(self._crash_record, epoch):
+        if isinstance(trouble, StreamTakenOver):
+            self._interruption.interrupt(trouble)
+        elif isinstance(trouble, EngineFault) and self._poison_requests.record_fault(
+            self._crash_record, epoch
+        ):
             self.end_as_poison_request(hop)  # before it is routed once more
         else:
             self._watch.fail_route(trouble)
@@ -136,6 +145,14 @@ class Session:
             self._interruption.interrupt(self.state.expired())
         else:
             self._interruption.interrupt(Cancelled(why, hop="gateway"))
+
+    def end_for_shutdown(self) -> None:
+        """The gateway ends. A stream that can be resumed goes on at another one."""
+        if self.request.resumable and self.state.running:
+            stopping = "this gateway stops: resume the stream at another one"
+            self._interruption.interrupt(GatewayStopping(stopping, hop="gateway"))
+        else:
+            self.cancel_request("the gateway shuts down: send the request again")
 
     def on_call_ended(self) -> None:
         """gRPC is done with the call."""
@@ -201,10 +218,7 @@ class Session:
 
     async def _drive_request(self) -> str:
         """The walk of the request; returns the word it finished with."""
-        preparation = Preparation(
-            self._scope, self._gate, self._preprocessor, self.warmer, self._cached, self._citing
-        )
-        prompt = await preparation.prepare_prompt()
+        prompt = await self._prepare_prompt()
         if prompt is None:
             return self.state.finish
         self.request = prompt.request
@@ -222,6 +236,18 @@ class Session:
                     return "length"
         finally:
             router.end()
+
+    async def _prepare_prompt(self) -> PreparedPrompt | None:
+        """Return what to route; None when an earlier answer is on its way out."""
+        resumed = self.request.resumed
+        if resumed is not None:
+            prompt = await StreamTakeover(self._scope, resumed).take_over()
+            self._watch.last_token_s = SYSTEM_CLOCK.monotonic_s()  # the next one is waited for from now on
+            return prompt
+        preparation = Preparation(
+            self._scope, self._gate, self._preprocessor, self.warmer, self._cached, self._citing
+        )
+        return await preparation.prepare_prompt()
 
     # ---- routed: watched, and routed anew -----------------------------------------------------------
 
@@ -260,7 +286,10 @@ class Session:
         self.state.end_session()
         self._scope.meter.end()
         # First, so that a client that hears of the end has room for its next request.
-        self._scope.allowance.charge(self.state.used_tokens)
+        if isinstance(outcome.error, MOVED):
+            self._scope.allowance.leave()
+        else:
+            self._scope.allowance.charge(self.state.used_tokens)
         self.response.put_end(outcome)
 
     async def _cancel_at_end(self, outcome: Outcome) -> None:
@@ -268,6 +297,8 @@ class Session:
         string."""
         holders: Collection[tuple[str, str]] = self.state.take_holders()
         reason = {"shed": "failed"}.get(outcome.word, outcome.word)
+        if isinstance(outcome.error, GatewayStopping):
+            reason = "shutdown"
         if outcome.finish:
             reason = "stop"
             stopped = outcome.finish == "stop_string"
@@ -288,6 +319,15 @@ class Session:
             self.timeline.close_timeline()
             record = self._scope.record(self.request, self._outcome)
             self._context.record_end(record, self._outcome)
+            if self.request.resumable and self._outcome.finish and self.state.route is not None:
+                self._release_stream(self.state.route.decode)
+
+    def _release_stream(self, decode: str) -> None:
+        """Nobody will ask for the stream any more: its client has the end, or has left."""
+        work = self._context.canceller.cancel_holders(
+            self.request_id, self.state.epoch, [("decode", decode)], "delivered"
+        )
+        self._context.tasks.start(f"release-{self.request_id}", work)
 
     def usage(self) -> pb.Usage:
         counts = self.timeline.counts
@@ -300,6 +340,15 @@ class Session:
             ngram_draft_tokens=counts["ngram_proposed"],
             accepted_ngram_draft_tokens=counts["ngram_accepted"],
             replacements=self.state.replacements,
+        )
+
+    @property
+    def other_ids(self) -> tuple[str, ...]:
+        """The names of the request beside its own: the client's, and those of the stream that it goes on
+        with."""
+        resumed = self.request.resumed
+        return (
+            (self.client_id,) if resumed is None else (self.client_id, resumed.stream_id, resumed.request_id)
         )
 
     @property

@@ -104,7 +104,8 @@ class SessionRegistry:
         A session that was started charges the allowance, whatever becomes of it.
         """
         for request, budget, _ in admitted:
-            self._gate.check_request(request, budget)
+            if request.resumed is None:  # else it has been let in already
+                self._gate.check_request(request, budget)
         identity = call_identity()
         return [
             self._open_session(*each, identity, identity.request_id(self.instance, choice))
@@ -160,7 +161,7 @@ class SessionRegistry:
         """End one for a client of `tenant`, or all that the client calls so; whether there is such a
         request."""
         session = self._live.get(request_id)
-        named = [session] if session else [s for s in self._live.values() if s.client_id == request_id]
+        named = [session] if session else [s for s in self._live.values() if request_id in s.other_ids]
         own = [session for session in named if session.request.tenant == tenant]
         for session in own:
             session.cancel_request("cancelled by its id")
@@ -170,7 +171,7 @@ class SessionRegistry:
         """End what is still live; bounded."""
         self.closing = True
         for session in list(self._live.values()):
-            session.cancel_request("the gateway shuts down: send the request again")
+            session.end_for_shutdown()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()

@@ -11,7 +11,7 @@ from services.gateway.scope.text_row import TextRow
 from services.gateway.session.interruption import Interruption
 from services.gateway.session.route_watch import RouteWatch
 from shared.deadline import SYSTEM_CLOCK
-from shared.errors import Cancelled, Unavailable
+from shared.errors import Cancelled, StreamLost, Unavailable
 from shared.messages import PromptLogprobs
 from shared.telemetry import metrics
 
@@ -87,8 +87,18 @@ class TextIntake:
                 self.begun.set_result(None)
         if finish:
             self._timeline.mark_last_row()
-        try:
-            self._response.put_text(position, token_ids, text, logprobs)
-        except Cancelled as error:
-            self._interruption.interrupt(error)  # the client does not read
+        if position < self._state.relayed_position:
+            self._skip_row(position + len(token_ids))
+        else:
+            try:
+                self._response.put_text(position, token_ids, text, logprobs)
+            except Cancelled as error:
+                self._interruption.interrupt(error)  # the client does not read
         self._watch.record_arrival(now_s)
+
+    def _skip_row(self, end: int) -> None:
+        """The client of a resumed stream has this row already. One that it has a part of cannot be cut, as
+        its text belongs to all its ids."""
+        if end > self._state.relayed_position:
+            lost = "the stream cannot be gone on with exactly where it broke: send the request again"
+            self._interruption.interrupt(StreamLost(lost, hop="gateway"))

@@ -44,24 +44,26 @@ class Answer:
             logprobs=completion.choices.prompts[0].sampling.HasField("logprobs"),
         )
         self.writers = [make(index, echo) for index, echo in enumerate(completion.echoes)]
+        if completion.options.resumed is not None:
+            self.writers[0].go_on(completion.options.resumed)
 
     def whole(self) -> dict[str, Any]:
         body = self._head(self._shape.object_name, self._model)
         body |= {"choices": [choice.whole() for choice in self.writers], "usage": self._usage()}
         return body | penstock_part(self._completion.options, self.writers)
 
-    async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]]) -> None:
-        await self._events.send(*(self._chunk(model, chunk) for chunk in chunks))
+    async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]], last_id: str = "") -> None:
+        await self._events.send(*(self._chunk(model, chunk) for chunk in chunks), last_id=last_id)
 
-    async def send_text(self, model: str, index: int, text: str) -> None:
+    async def send_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
         if self._completion.stream_usage.each:
-            await self.send_chunks(model, [self._shape.text_chunk(index, text, None, 0)])
+            await self.send_chunks(model, [self._shape.text_chunk(index, text, None, 0)], event_id)
             return
         frame = self._frames.get(index)
         if frame is None:
             frame = TextFrame(lambda text: self._chunk(model, self._shape.text_chunk(index, text, None, 0)))
             self._frames[index] = frame
-        await self._events.send_text(frame, text)
+        await self._events.send_text(frame, text, event_id)
 
     async def end_stream(self, failed: PenstockError | None) -> web.StreamResponse:
         last = self._last_chunk() if failed is None else error_object(failed)[2]

@@ -16,6 +16,8 @@ from services.gateway.http.completions.token_text import (
     texts_of_logprobs,
 )
 from services.gateway.http.fields.chat_tools import add_calls
+from services.gateway.http.fields.penstock_options import event_id
+from services.gateway.request.resume_token import ResumePoint
 
 FINISH_REASONS = {
     pb.FINISH_REASON_STOP: "stop",
@@ -27,8 +29,10 @@ FINISH_REASONS = {
 class ChunkSender(Protocol):
     """Sends choices of chunks to the client, in one write."""
 
-    async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]]) -> None: ...
-    async def send_text(self, model: str, index: int, text: str) -> None:
+    async def send_chunks(self, model: str, chunks: Sequence[Mapping[str, Any]], last_id: str = "") -> None:
+        """`last_id`: that of the last chunk's event, "" for none."""
+
+    async def send_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
         """Send the chunk of a choice that has begun, with nothing but its text."""
 
 
@@ -67,6 +71,11 @@ class Choice:
     def finish_reason(self) -> str:
         return FINISH_REASONS.get(self.end.finish_reason, "stop")
 
+    def go_on(self, point: ResumePoint) -> None:
+        """The client has the stream up to there."""
+        self.told_tokens, self._chars = point.received_tokens, point.received_chars
+        self._begun = point.received_tokens > 0
+
     # ---- what a session says ---------------------------------------------------------------------------
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
@@ -88,7 +97,7 @@ class Choice:
         if self._begun and self._sender is not None and not (self._logprobs or delta.tool_calls):
             if text:
                 self._chars += len(text)
-                await self._sender.send_text(self.prompt.model, self.index, text)
+                await self._sender.send_text(self.prompt.model, self.index, text, self._event_id())
             return
         tokens = None
         if self._logprobs:
@@ -101,7 +110,12 @@ class Choice:
             chunks.append(self._shape.text_chunk(self.index, text, tokens, self._chars, delta.tool_calls))
             self._chars += len(text)
         if chunks:
-            await self._sender.send_chunks(self.prompt.model, chunks)
+            await self._sender.send_chunks(self.prompt.model, chunks, self._event_id())
+
+    def _event_id(self) -> str:
+        """Name the place that the client has come to, "" where nobody can go on from there."""
+        token = self.prompt.resume_token
+        return event_id(token, self.told_tokens, self._chars) if token else ""
 
     async def write_end(self, end: pb.Terminal) -> None:
         self.end = end

@@ -128,7 +128,7 @@ _CONTRACT_NAMES: FieldNames = (
         r"penstock.\1",
     ),
     (TOO_LONG, "prompt"),
-    (re.compile(r"^(priority|retrieval)(?= (?:is|needs) )"), r"penstock.\1"),
+    (re.compile(r"^(priority|retrieval|resumable)(?= (?:is|needs|cannot) )"), r"penstock.\1"),
 )
 """The names that most of our paths have."""
 _QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")

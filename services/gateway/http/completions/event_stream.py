@@ -44,13 +44,19 @@ class EventStream:
     def started(self) -> bool:
         return self._response is not None
 
-    async def send(self, *events: Mapping[str, Any]) -> None:
-        """Write in one go; return when the client has room for more. Raises Cancelled when it is gone."""
-        await self._write(b"".join(map(_event, events)))
+    async def send(self, *events: Mapping[str, Any], last_id: str = "") -> None:
+        """Write in one go; return when the client has room for more. Raises Cancelled when it is gone.
 
-    async def send_text(self, frame: TextFrame, text: str) -> None:
+        `last_id` is the id of the last one, "" for none.
+        """
+        written = list(map(_event, events))
+        if last_id:
+            written.insert(-1, _id_line(last_id))
+        await self._write(b"".join(written))
+
+    async def send_text(self, frame: TextFrame, text: str, event_id: str = "") -> None:
         """The same for one event."""
-        await self._write(frame.around(text))
+        await self._write(_id_line(event_id) + frame.around(text) if event_id else frame.around(text))
 
     async def finish(self, last: Mapping[str, Any] | None, mark: bytes = DONE) -> web.StreamResponse:
         """End with one more event, if any; a client that does not take it in time loses its connection."""
@@ -81,6 +87,10 @@ class EventStream:
             if self._response is None:
                 self._response = await self._call.open_events(self._headers)
             return self._response
+
+
+def _id_line(event_id: str) -> bytes:
+    return f"id: {event_id}\n".encode()
 
 
 def _event(data: Mapping[str, Any]) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
+from services.gateway.request.resume_token import ResumePoint
 from services.gateway.request.retrieval_use import ORDERS
 from shared.sampling.parameters import Bounds
 
@@ -23,24 +24,30 @@ ORDERS_BY_NAME = {name: order for order, name in ORDERS.items()}
 PRIORITIES_BY_NAME = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
 MILLISECONDS = ("deadline_ms", "ttft_deadline_ms", "inter_token_deadline_ms", "client_sent_unix_us")
 TEXTS = ("priority", "cache_salt", "regex", "grammar")
-FLAGS = ("timeline",)
-HEADER_NAMES = (*MILLISECONDS, "priority", "cache_salt", "retrieval", "cache", "timeline")
+FLAGS = ("timeline", "resumable")
+HEADER_NAMES = (*MILLISECONDS, "priority", "cache_salt", "retrieval", "cache", *FLAGS)
 """Grammars are for the body alone."""
 OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache")
+MAX_COUNT_DIGITS = 9
+"""The longest count in the id of an event."""
 INT32 = Bounds(-(2**31), 2**31 - 1, integer=True)
 INT64 = Bounds(-(2**63), 2**63 - 1, integer=True)
+LAST_EVENT_ID = "Last-Event-ID"
+"""The header in which a client says up to where it has a stream, by the id of its last event."""
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class PenstockOptions:
-    """`fields` are those of a GenerateRequest."""
+    """`fields` are those of a GenerateRequest. `resumed`: where a stream is gone on with, None for a new
+    one."""
 
     fields: Mapping[str, Any]
     regex: str
     grammar: str
     cache_salt: str
     timeline: bool
+    resumed: ResumePoint | None = None
 
     def apply(self, message: pb.GenerateRequest) -> None:
         """Raises WrongField when the request has another constraint already."""
@@ -65,13 +72,52 @@ def read_penstock_options(body: JsonFields, headers: Mapping[str, str]) -> Penst
         fields["retrieval"] = _retrieval(options)
     if options.has("cache"):
         fields["cache"] = _cache(options)
+    if options.flag("resumable"):
+        fields["resumable"] = True
     return PenstockOptions(
         fields,
         options.text("regex"),
         options.text("grammar"),
         options.text("cache_salt") or body.text("cache_salt"),
         options.flag("timeline"),
+        _resumed(headers, resumable=options.flag("resumable")),
     )
+
+
+def check_stream_alone(options: PenstockOptions, *, stream: bool) -> None:
+    """Raise WrongField where an answer at once is to be resumable."""
+    if "resumable" in options.fields and not stream:
+        raise WrongField(f"{FIELD}.resumable", "is for a stream: send stream true")
+
+
+def check_not_resumable(options: PenstockOptions) -> None:
+    """Raise WrongField where the events of an interface have no ids."""
+    if "resumable" in options.fields:
+        raise WrongField(f"{FIELD}.resumable", "is not for this path: send it to one of completions")
+
+
+def event_id(token: str, tokens: int, chars: int) -> str:
+    """Return the id of an event after which a client has so much of the stream that `token` is of."""
+    return f"{token}~{tokens}~{chars}"
+
+
+def _resumed(headers: Mapping[str, str], *, resumable: bool) -> ResumePoint | None:
+    """Read the place that the id of the last event names."""
+    last_id = headers.get(LAST_EVENT_ID, "")
+    if not last_id:
+        return None
+    if not resumable:
+        raise WrongField(
+            LAST_EVENT_ID, f"is of a stream with {FIELD}.resumable: send that too, or no such id"
+        )
+    token, *counts = last_id.rsplit("~", 2)
+    if len(counts) != 2 or not all(_is_count(count) for count in counts):
+        raise WrongField(LAST_EVENT_ID, "is no id of an event of ours: send the last one as it came")
+    return ResumePoint(token, *map(int, counts))
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_COUNT_DIGITS
 
 
 def _retrieval(options: JsonFields) -> pb.Retrieval:

@@ -57,6 +57,11 @@ _OPTION_HELP = {
     "client_sent_unix_us": "when the client sent it, so that the timeline has the way here",
 }
 
+_FLAG_HELP = {
+    "timeline": "the answer ends with its timeline",
+    "resumable": "events have ids; with the last as Last-Event-ID any gateway goes on with the stream",
+}
+
 
 def sampling_properties(lengths: Sequence[str]) -> dict[str, Schema]:
     """Return the fields that `read_sampling` and `read_seed` read; `lengths`: names of the longest answer."""
@@ -87,7 +92,7 @@ def penstock_options() -> Schema:
     for name in most:
         made[name]["minimum"] = 1
     made["client_sent_unix_us"] |= {"minimum": 0, "maximum": 2**63 - 1}
-    made |= {name: flag("the answer ends with its timeline") for name in FLAGS}
+    made |= {name: flag(_FLAG_HELP[name]) for name in FLAGS}
     made |= {
         "priority": choice(PRIORITIES_BY_NAME, "what is shed first, and whose turn is first"),
         "cache_salt": text("kept KV is shared only where this is the same", most=MAX_CACHE_SALT_CHARS),

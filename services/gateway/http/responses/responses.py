@@ -12,7 +12,11 @@ from services.gateway.http.completions.completion import seeded_choices
 from services.gateway.http.completions.error_object import FieldNames
 from services.gateway.http.fields.chat_tools import read_tools_into
 from services.gateway.http.fields.json_fields import JsonFields
-from services.gateway.http.fields.penstock_options import PenstockOptions, read_penstock_options
+from services.gateway.http.fields.penstock_options import (
+    PenstockOptions,
+    check_not_resumable,
+    read_penstock_options,
+)
 from services.gateway.http.fields.sampling_fields import read_sampling, read_seed
 from services.gateway.http.responses.response_input import read_input
 from services.gateway.request.choices import Choices
@@ -62,6 +66,7 @@ def read_response(body: JsonFields, headers: Mapping[str, str], default_max_toke
     """Raises InvalidRequest that names what is wrong."""
     _check_kept(body)
     options = read_penstock_options(body, headers)
+    check_not_resumable(options)
     text_format = body.object("text").object("format")
     sampling = read_sampling(body, default_max_tokens, lengths=LENGTHS, text_format=text_format)
     top_logprobs = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS, 0)
