@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any as Any_
 
 import grpc
 import pytest
@@ -15,7 +16,8 @@ from google.rpc.status_pb2 import Status
 from penstock import client
 from penstock.client import _proto, errors, request
 from penstock.client._proto import inference_pb2 as client_pb
-from penstock.client.retry import JITTER_SHARE, Retry
+from penstock.client.retry import JITTER_SHARE, MAX_RESUME_WAIT_S, Retry
+from penstock.client.stream_state import StreamState
 from protos.penstock.v1 import inference_pb2 as pb
 
 FOLDER = Path(client.__file__).parent
@@ -211,3 +213,104 @@ def test_what_the_terminal_event_says_counts_before_the_status() -> None:
         7,
         end,
     )
+
+
+# ---- streams whose gateway is gone ----
+
+GONE = client.Unavailable("Socket closed", code="unavailable")
+
+
+def begun(retry: Retry | None = None, deadline_s: float | None = None, **options: Any_) -> StreamState:
+    """A stream of which two tokens have come."""
+    state = StreamState(request.build_request("hello", options), retry or Retry(), deadline_s)
+    prompt = client_pb.PromptInfo(request_id="gateway-0.a", resume_token="token-a")
+    prompt.passages.add(text="a passage")
+    state.take_event(client_pb.GenerateEvent(prompt=prompt))
+    state.take_event(client_pb.GenerateEvent(text=client_pb.TextDelta(text="ab", token_ids=[1, 2])))
+    return state
+
+
+def test_a_stream_is_asked_for_as_one_that_can_be_resumed() -> None:
+    assert begun().request.resumable
+    assert not begun(Retry(resumes=0)).request.resumable
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"n": 2}, {"prompt_logprobs": 0}, {"tools": [client.Tool(name="f")]}],
+    ids=["n", "scores", "tools"],
+)
+def test_a_stream_that_no_gateway_keeps_is_not_asked_for_so(options: dict[str, Any_]) -> None:
+    asked = request.build_request([("user", "hello")], options)  # type: ignore[arg-type]  # fields of the options
+    assert not StreamState(asked, Retry(), None).request.resumable
+
+
+def test_a_broken_stream_goes_on_at_once_after_what_has_come() -> None:
+    state = begun()
+    assert state.wait_s(GONE) == 0.0
+    message = state.next_message()
+    assert isinstance(message, client_pb.ResumeRequest)
+    assert (message.token, message.received_tokens, message.request.text) == ("token-a", 2, "hello")
+
+
+def test_a_stream_that_goes_on_has_the_new_id_and_what_it_was_told_before() -> None:
+    state = begun()
+    state.wait_s(GONE)
+    again = client_pb.PromptInfo(request_id="gateway-1.b", resume_token="token-b")
+    state.take_event(client_pb.GenerateEvent(prompt=again))
+    state.take_event(client_pb.GenerateEvent(text=client_pb.TextDelta(text="c", token_ids=[3])))
+    assert (state.prompt.request_id, len(state.prompt.passages)) == ("gateway-1.b", 1)
+    assert state.wait_s(GONE) == 0.0
+    message = state.next_message()
+    assert isinstance(message, client_pb.ResumeRequest)
+    assert (message.token, message.received_tokens) == ("token-b", 3)
+
+
+def test_it_is_tried_so_often_and_ever_less_soon() -> None:
+    state = begun(Retry(resumes=8))
+    waits = [state.wait_s(GONE) for _ in range(9)]
+    assert waits[:4] == [0.0, 0.1, 0.2, 0.4]
+    assert waits[7:] == [MAX_RESUME_WAIT_S, None]
+
+
+def test_no_stream_goes_on_beyond_its_deadline() -> None:
+    state = begun(deadline_s=0.05)
+    assert state.wait_s(GONE) == 0.0
+    assert state.wait_s(GONE) is None
+
+
+def test_what_a_gateway_says_of_a_request_is_the_end_of_it() -> None:
+    end = client_pb.Terminal(error=client_pb.Error(code="unavailable"))
+    assert begun().wait_s(client.Unavailable("no worker", code="unavailable", end=end)) is None
+
+
+def test_a_gateway_that_stops_is_left_for_another() -> None:
+    end = client_pb.Terminal(error=client_pb.Error(code="gateway_stopping"))
+    assert begun().wait_s(client.Unavailable("it stops", code="gateway_stopping", end=end)) == 0.0
+
+
+def test_a_try_comes_back_when_it_is_told_to() -> None:
+    state = begun()
+    state.wait_s(GONE)
+    wait_s = state.wait_s(SHED)
+    assert wait_s is not None
+    assert 0.1 <= wait_s <= 0.1 * (1 + JITTER_SHARE)
+
+
+def test_a_lost_stream_ends_by_name_and_one_that_had_not_begun_is_sent_again() -> None:
+    end = client_pb.Terminal(error=client_pb.Error(code="stream_lost", message="nobody has it"))
+    error = errors.error_of(grpc.StatusCode.NOT_FOUND, "", (), end)
+    assert isinstance(error, client.StreamLost)
+    assert begun().wait_s(error) is None
+    state = StreamState(request.build_request("hello", {}), Retry(), None)
+    state.take_event(client_pb.GenerateEvent(prompt=client_pb.PromptInfo(resume_token="token-a")))
+    assert state.wait_s(GONE) == 0.0
+    assert state.wait_s(error) == 0.0
+    assert isinstance(state.next_message(), client_pb.GenerateRequest)
+
+
+def test_an_answer_that_is_there_whole_needs_no_gateway() -> None:
+    state = begun()
+    assert not state.has_end
+    state.take_event(client_pb.GenerateEvent(end=client_pb.Terminal(outcome=client_pb.OUTCOME_FINISHED)))
+    assert state.has_end

@@ -39,6 +39,7 @@ from penstock.client.errors import (
     PenstockError,
     ServerError,
     Shed,
+    StreamLost,
     Unauthenticated,
     Unavailable,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "ServerError",
     "Shed",
     "Stream",
+    "StreamLost",
     "Terminal",
     "TextDelta",
     "Timeline",

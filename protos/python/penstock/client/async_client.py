@@ -32,7 +32,7 @@ from penstock.client.request import (
     build_retrieval,
 )
 from penstock.client.retry import CallClock, Retry
-from penstock.client.stream_state import StreamState
+from penstock.client.stream_state import StreamRequest, StreamState
 
 
 class AsyncClient:
@@ -52,7 +52,8 @@ class AsyncClient:
             self._channel = grpc.aio.secure_channel(address, credentials, options=OPTIONS)
         self._metadata = metadata_of(api_key)
         self._retry = retry or Retry()
-        self._generate = async_stream(self._channel)
+        self._generate = async_stream(self._channel, "Generate", pb.GenerateRequest)
+        self._resume = async_stream(self._channel, "Resume", pb.ResumeRequest)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncStream:
         """Send the request; the stream's iteration raises what goes wrong with it."""
@@ -125,8 +126,11 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _start(self, request: pb.GenerateRequest, remaining_s: float | None) -> AsyncCall:
-        return self._generate(request, timeout=timeout_of(remaining_s), metadata=self._metadata)
+    def _start(self, message: StreamRequest, remaining_s: float | None) -> AsyncCall:
+        timeout_s = timeout_of(remaining_s)
+        if isinstance(message, pb.ResumeRequest):
+            return self._resume(message, timeout=timeout_s, metadata=self._metadata)
+        return self._generate(message, timeout=timeout_s, metadata=self._metadata)
 
     async def _ask(self, name: str, request: Req, response: type[Res], deadline_s: float | None) -> Res:
         method = async_method(self._channel, name, type(request), response)

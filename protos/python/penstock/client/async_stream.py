@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
 
 from penstock.client._proto import inference_pb2 as pb
 from penstock.client.errors import Cancelled, error_of
-from penstock.client.request import stamp_request
 from penstock.client.stream_facts import StreamFacts
-from penstock.client.stream_state import StreamState
+from penstock.client.stream_state import StreamRequest, StreamState
 
-AsyncCall = grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateEvent]
-StartAsyncCall = Callable[[pb.GenerateRequest, float | None], AsyncCall]
+AsyncCall = grpc.aio.UnaryStreamCall[Any, pb.GenerateEvent]
+StartAsyncCall = Callable[[StreamRequest, float | None], AsyncCall]
 
 
 class AsyncStream(StreamFacts):
@@ -82,17 +81,18 @@ class AsyncStream(StreamFacts):
         self.close()
 
     def _begin(self) -> AsyncCall:
-        remaining_s = self._state.clock.remaining_s
-        stamp_request(self._state.request, remaining_s)
-        return self._start(self._state.request, remaining_s)
+        return self._start(self._state.next_message(), self._state.clock.remaining_s)
 
     async def _begin_again(self, rpc_error: grpc.aio.AioRpcError) -> None:
-        """Wait as the server has asked and send the request again; or raise what the call ended with."""
+        """Wait, as the server has asked, and go on; or raise what the call ended with."""
         state = self._state
         error = error_of(
             rpc_error.code(), rpc_error.details(), rpc_error.trailing_metadata(), state.failed_end
         )
-        wait_s = None if state.begun else state.retry.wait_s(error, state.attempt, state.clock.remaining_s)
+        if state.has_end:
+            state.over = True
+            return
+        wait_s = state.wait_s(error)
         if wait_s is None:
             state.over = True
             raise error from rpc_error
@@ -100,7 +100,6 @@ class AsyncStream(StreamFacts):
             async with asyncio.timeout(wait_s):
                 await self._cancelled.wait()
         except TimeoutError:
-            state.begin_again()
             self._call = self._begin()
             return
         state.over = True

@@ -32,11 +32,11 @@ def timeout_of(remaining_s: float | None) -> float | None:
 
 
 def blocking_stream(
-    channel: grpc.Channel,
-) -> grpc.UnaryStreamMultiCallable[pb.GenerateRequest, pb.GenerateEvent]:
+    channel: grpc.Channel, name: str, request: type[Req]
+) -> grpc.UnaryStreamMultiCallable[Req, pb.GenerateEvent]:
     return channel.unary_stream(
-        SERVICE + "Generate",
-        request_serializer=pb.GenerateRequest.SerializeToString,
+        SERVICE + name,
+        request_serializer=request.SerializeToString,
         response_deserializer=pb.GenerateEvent.FromString,
     )
 
@@ -52,11 +52,11 @@ def blocking_method(
 
 
 def async_stream(
-    channel: grpc.aio.Channel,
-) -> grpc.aio.UnaryStreamMultiCallable[pb.GenerateRequest, pb.GenerateEvent]:
+    channel: grpc.aio.Channel, name: str, request: type[Req]
+) -> grpc.aio.UnaryStreamMultiCallable[Req, pb.GenerateEvent]:
     return channel.unary_stream(
-        SERVICE + "Generate",
-        request_serializer=pb.GenerateRequest.SerializeToString,
+        SERVICE + name,
+        request_serializer=request.SerializeToString,
         response_deserializer=pb.GenerateEvent.FromString,
     )
 

@@ -30,7 +30,7 @@ from penstock.client.request import (
 )
 from penstock.client.retry import CallClock, Retry
 from penstock.client.stream import Stream, StreamCall, rpc_error_of
-from penstock.client.stream_state import StreamState
+from penstock.client.stream_state import StreamRequest, StreamState
 
 
 class Client:
@@ -50,7 +50,8 @@ class Client:
             self._channel = grpc.secure_channel(address, credentials, options=OPTIONS)
         self._metadata = metadata_of(api_key)
         self._retry = retry or Retry()
-        self._generate = blocking_stream(self._channel)
+        self._generate = blocking_stream(self._channel, "Generate", pb.GenerateRequest)
+        self._resume = blocking_stream(self._channel, "Resume", pb.ResumeRequest)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Stream:
         """Send the request; the stream's iteration raises what goes wrong with it."""
@@ -123,8 +124,13 @@ class Client:
     ) -> None:
         self.close()
 
-    def _start(self, request: pb.GenerateRequest, remaining_s: float | None) -> StreamCall:
-        call: Any = self._generate(request, timeout=timeout_of(remaining_s), metadata=self._metadata)
+    def _start(self, message: StreamRequest, remaining_s: float | None) -> StreamCall:
+        timeout_s = timeout_of(remaining_s)
+        call: Any
+        if isinstance(message, pb.ResumeRequest):
+            call = self._resume(message, timeout=timeout_s, metadata=self._metadata)
+        else:
+            call = self._generate(message, timeout=timeout_s, metadata=self._metadata)
         return cast("StreamCall", call)
 
     def _ask(self, name: str, request: Req, response: type[Res], deadline_s: float | None) -> Res:

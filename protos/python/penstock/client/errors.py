@@ -3,6 +3,7 @@
 PenstockError
 ├── InvalidRequest     the caller must change the request
 │   └── NotFound       there is no such model
+│       └── StreamLost a stream whose gateway is gone cannot be gone on with: send the request again
 ├── Unauthenticated    an API key is missing or unknown
 ├── Shed               no room now; `retry_after_ms` says when to come back
 ├── Expired            a deadline passed
@@ -23,6 +24,8 @@ from google.rpc.status_pb2 import Status
 from penstock.client._proto import inference_pb2 as pb
 
 STATUS_DETAILS = "grpc-status-details-bin"
+
+STREAM_LOST = "stream_lost"
 
 Metadata = Iterable[Any]
 """Pairs of a name and a value, text or bytes."""
@@ -54,6 +57,10 @@ class InvalidRequest(PenstockError):
 
 
 class NotFound(InvalidRequest):
+    pass
+
+
+class StreamLost(NotFound):
     pass
 
 
@@ -99,6 +106,8 @@ def error_of(
     error_type = _TYPES.get(status, ServerError)
     if end is not None and end.HasField("error"):
         told = end.error
+        if told.code == STREAM_LOST:
+            error_type = StreamLost
         return error_type(
             told.message, code=told.code, hop=told.hop, retry_after_ms=told.retry_after_ms, end=end
         )

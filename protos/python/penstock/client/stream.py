@@ -11,9 +11,8 @@ import grpc
 
 from penstock.client._proto import inference_pb2 as pb
 from penstock.client.errors import Cancelled, PenstockError, error_of
-from penstock.client.request import stamp_request
 from penstock.client.stream_facts import StreamFacts
-from penstock.client.stream_state import StreamState
+from penstock.client.stream_state import StreamRequest, StreamState
 
 
 class StreamCall(Iterator[pb.GenerateEvent], Protocol):
@@ -22,7 +21,7 @@ class StreamCall(Iterator[pb.GenerateEvent], Protocol):
     def cancel(self) -> object: ...
 
 
-StartCall = Callable[[pb.GenerateRequest, float | None], StreamCall]
+StartCall = Callable[[StreamRequest, float | None], StreamCall]
 
 
 class Stream(StreamFacts):
@@ -82,22 +81,22 @@ class Stream(StreamFacts):
         self.close()
 
     def _begin(self) -> StreamCall:
-        remaining_s = self._state.clock.remaining_s
-        stamp_request(self._state.request, remaining_s)
-        return self._start(self._state.request, remaining_s)
+        return self._start(self._state.next_message(), self._state.clock.remaining_s)
 
     def _begin_again(self, rpc_error: grpc.RpcError) -> None:
-        """Wait as the server has asked and send the request again; or raise what the call ended with."""
+        """Wait, as the server has asked, and go on; or raise what the call ended with."""
         state = self._state
         error = rpc_error_of(rpc_error, state.failed_end)
-        wait_s = None if state.begun else state.retry.wait_s(error, state.attempt, state.clock.remaining_s)
+        if state.has_end:
+            state.over = True
+            return
+        wait_s = state.wait_s(error)
         if wait_s is None:
             state.over = True
             raise error from rpc_error
         if self._cancelled.wait(wait_s):
             state.over = True
             raise Cancelled("the call was cancelled while it waited to be sent again") from rpc_error
-        state.begin_again()
         self._call = self._begin()
         if self._cancelled.is_set():  # between the two
             self._call.cancel()
