@@ -30,12 +30,13 @@ TIMELINE = pb.Timeline(
 
 class GeneratePeer:
     """A server that generates by a script and lists `models`; `requests` keeps what it was sent to generate,
-    `gone` is set when a call was dropped."""
+    `resumes` what to go on with, `gone` is set when a call was dropped."""
 
     def __init__(self, tls: grpc.ServerCredentials | None = None) -> None:
         self.script: Script = lambda _request, _context: iter(())
         self.models: list[pb.Model] = []
         self.requests: queue.Queue[pb.GenerateRequest] = queue.Queue()
+        self.resumes: queue.Queue[pb.ResumeRequest] = queue.Queue()
         self.authorization: queue.Queue[list[str | bytes]] = queue.Queue()
         self.gone = threading.Event()
         self.server = grpc.server(futures.ThreadPoolExecutor(4))
@@ -49,7 +50,12 @@ class GeneratePeer:
             request_deserializer=pb.ListModelsRequest.FromString,
             response_serializer=pb.ListModelsResponse.SerializeToString,
         )
-        methods = {"Generate": handler, "ListModels": listing}
+        resuming = grpc.unary_stream_rpc_method_handler(
+            self._resume,
+            request_deserializer=pb.ResumeRequest.FromString,
+            response_serializer=pb.GenerateEvent.SerializeToString,
+        )
+        methods = {"Generate": handler, "Resume": resuming, "ListModels": listing}
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(METHOD, methods),))
         any_port = "127.0.0.1:0"
         port = (
@@ -59,6 +65,10 @@ class GeneratePeer:
         )
         self.address = f"127.0.0.1:{port}"
         self.server.start()
+
+    def _resume(self, request: pb.ResumeRequest, context: Context) -> Iterator[pb.GenerateEvent]:
+        self.resumes.put(request)
+        yield from self.script(request.request, context)
 
     def _generate(self, request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
         self.requests.put(request)

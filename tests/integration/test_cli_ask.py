@@ -469,3 +469,24 @@ def test_a_damaged_stack_json_is_a_sentence(
     (tmp_path / "stack.json").write_text(content)
     assert ask_command.main(["hi", "--state-dir", str(tmp_path)]) == 1
     assert "restart the stack" in capsys.readouterr().err
+
+
+# ---- a gateway that is gone ----
+
+
+def test_an_answer_goes_on_at_another_gateway_and_is_shown_once(peer: GeneratePeer) -> None:
+    def script(_request: pb.GenerateRequest, context: Context) -> Iterator[pb.GenerateEvent]:
+        if peer.resumes.empty():
+            yield prompt(resume_token="token-a")
+            yield text("Hello", 7, 8, position=2)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        yield prompt(resume_token="token-b")
+        yield text(" world", 9, position=4)
+        yield end(pb.OUTCOME_FINISHED)
+
+    peer.script = script
+    asked = ask(peer, "hi")
+    assert (asked.returncode, asked.stdout) == (0, "Hello world\n"), asked.stderr
+    resumed = peer.resumes.get_nowait()
+    assert (resumed.token, resumed.received_tokens) == ("token-a", 2)
+    assert peer.requests.get_nowait().resumable

@@ -1,7 +1,8 @@
 """Commands that talk with a gateway over gRPC.
 
 gateway_channel    where the gateway is, and the channel to it
-generate_call      one Generate: its events, its interrupt
+stream_place       up to where an answer has come, for another gateway to go on
+generate_call      one answer: its events, its interrupt
 retrieval_options  options about passages, shared by commands
 piped_text         what is piped into `ask`
 ask_request        the options of `ask`, as a request

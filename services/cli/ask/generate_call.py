@@ -1,4 +1,4 @@
-"""One call of Generate, its events shown as they come."""
+"""One answer, its events shown as they come: a call of Generate, and of Resume where its gateway is gone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its warnings would stand bet
 import grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.cli.ask.stream_place import StreamPlace
 from services.cli.exit_codes import EXIT_CANCELLED, EXIT_EXPIRED, EXIT_FAILED, EXIT_SHED
 from services.cli.view.answer_output import AnswerOutput
 from shared.process.quiet_end import interrupt_at_end
 
-METHOD = "/penstock.v1.Inference/Generate"
+SERVICE = "/penstock.v1.Inference/"
 
 STATUS_OUTCOMES = {
     grpc.StatusCode.CANCELLED: pb.OUTCOME_CANCELLED,
@@ -51,30 +52,53 @@ def show_answer(gateway: OpenGateway, request: pb.GenerateRequest, output: Answe
 
     What interrupts it (Ctrl-C, a reader that went away) cancels the call and is passed on.
     """
+    place = StreamPlace(request)
+    request.client_sent_unix_us = time.time_ns() // 1000
+    terminal, wait_s = _show_call(gateway, request, place, output)
+    while wait_s is not None:
+        time.sleep(wait_s)
+        terminal, wait_s = _show_call(gateway, place.resume_request(), place, output)
+    output.end(terminal)
+    return terminal
+
+
+def _show_call(
+    gateway: OpenGateway,
+    message: pb.GenerateRequest | pb.ResumeRequest,
+    place: StreamPlace,
+    output: AnswerOutput,
+) -> tuple[pb.Terminal, float | None]:
+    """Show one call; return how it ended, and how long to wait before another gateway goes on, None: nobody
+    does."""
+    resumes = isinstance(message, pb.ResumeRequest)
+    request = message.request if isinstance(message, pb.ResumeRequest) else message
     timeout_s = request.deadline_ms / 1e3 + BACKSTOP_S if request.HasField("deadline_ms") else None
-    generate = gateway.channel.unary_stream(
-        METHOD,
-        request_serializer=pb.GenerateRequest.SerializeToString,
+    start = gateway.channel.unary_stream(
+        SERVICE + ("Resume" if resumes else "Generate"),
+        request_serializer=type(message).SerializeToString,
         response_deserializer=pb.GenerateEvent.FromString,
     )
-    request.client_sent_unix_us = time.time_ns() // 1000
     terminal: pb.Terminal | None = None
     with interrupt_at_end() as interrupt:
-        call = generate(request, timeout=timeout_s, metadata=gateway.metadata)
+        call = start(message, timeout=timeout_s, metadata=gateway.metadata)
         interrupt.stops(call.cancel)
         try:
             for event in call:
-                terminal = _show(event, output) or terminal
+                place.take_event(event)
+                if not (place.resumed and event.HasField("prompt")):
+                    terminal = _show(event, output) or terminal
         except grpc.RpcError as error:
+            gone = error.code() == grpc.StatusCode.UNAVAILABLE
+            finished = terminal is not None and terminal.outcome == pb.OUTCOME_FINISHED
+            wait_s = None if finished else place.wait_s(unavailable=gone, terminal=terminal)
             # After a terminal event the status only repeats it.
-            terminal = terminal or terminal_of(error, gateway.address)
+            return terminal or terminal_of(error, gateway.address), wait_s
         except (KeyboardInterrupt, BrokenPipeError):
             call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it without types
             raise
     if terminal is None:
         terminal = _failed("protocol", "the call ended without a terminal event; is that a Penstock gateway?")
-    output.end(terminal)
-    return terminal
+    return terminal, None
 
 
 def interrupted_terminal() -> pb.Terminal:

@@ -220,9 +220,9 @@ def test_what_the_terminal_event_says_counts_before_the_status() -> None:
 GONE = client.Unavailable("Socket closed", code="unavailable")
 
 
-def begun(retry: Retry | None = None, deadline_s: float | None = None, **options: Any_) -> StreamState:
+def begun(retry: Retry | None = None, deadline_s: float | None = None) -> StreamState:
     """A stream of which two tokens have come."""
-    state = StreamState(request.build_request("hello", options), retry or Retry(), deadline_s)
+    state = StreamState(request.build_request("hello", {}), retry or Retry(), deadline_s)
     prompt = client_pb.PromptInfo(request_id="gateway-0.a", resume_token="token-a")
     prompt.passages.add(text="a passage")
     state.take_event(client_pb.GenerateEvent(prompt=prompt))
@@ -241,7 +241,7 @@ def test_a_stream_is_asked_for_as_one_that_can_be_resumed() -> None:
     ids=["n", "scores", "tools"],
 )
 def test_a_stream_that_no_gateway_keeps_is_not_asked_for_so(options: dict[str, Any_]) -> None:
-    asked = request.build_request([("user", "hello")], options)  # type: ignore[arg-type]  # fields of the options
+    asked = request.build_request([("user", "hello")], options)  # type: ignore[arg-type]  # its fields
     assert not StreamState(asked, Retry(), None).request.resumable
 
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask.generate_call import METHOD, OpenGateway, show_answer
+from services.cli.ask.generate_call import SERVICE, OpenGateway, show_answer
 from services.cli.view.answer_output import TextOutput
 
 TIMEOUT_S = 30.0
@@ -30,7 +30,7 @@ def gateway() -> Iterator[OpenGateway]:
         yield pb.GenerateEvent(text=pb.TextDelta(text=TEXT)).SerializeToString()
         over.wait(TIMEOUT_S)
 
-    service, method = METHOD.strip("/").split("/")
+    service, method = SERVICE.strip("/"), "Generate"
     handler = grpc.unary_stream_rpc_method_handler(generate)
     server = grpc.server(ThreadPoolExecutor(max_workers=1))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
