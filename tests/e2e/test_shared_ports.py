@@ -1,4 +1,7 @@
-"""Two gateways at one address for gRPC and one for HTTP: each connection is with one of them."""
+"""Two gateways at one address for gRPC and one for HTTP: each connection is with one of them.
+
+A stream goes on at the other when its gateway is gone: same text, nothing twice, no gap.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
 
+from penstock.client import AsyncClient
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from tests.e2e.conftest import options
+from tests.support.broken_streams import Events, Read
 from tests.support.client import Answer, generate, request
 from tests.support.data import REPOSITORY
 from tests.support.http import call, http_client
@@ -28,6 +34,24 @@ SHORT = request("Once upon a time", max_tokens=4, ignore_eos=True)
 MAX_CONNECTIONS = 64
 """Tries until both gateways have one; that all go to one of two has a chance of 2 ** -63."""
 CALLERS = 4
+STORY = "Once upon a time"
+ASKED: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0, "max_tokens": 400, "ignore_eos": True},
+    {"temperature": 1.0, "seed": 7, "max_tokens": 200, "ignore_eos": True, "logprobs": 2},
+    {"temperature": 0.8, "seed": 8, "max_tokens": 250, "regex": "[a-z ,.]{150,}"},
+    {"temperature": 1.0, "seed": 9, "max_tokens": 400, "ignore_eos": True, "stop": ["qzj", "zzzz"]},
+)
+BODY = {
+    "prompt": STORY,
+    "temperature": 1.0,
+    "seed": 7,
+    "max_tokens": 400,
+    "ignore_eos": True,
+    "stream": True,
+}
+RESUMABLE = {**BODY, "penstock": {"resumable": True}}
+BEGUN_TOKENS = 8
+"""So many tokens of a stream have come when its gateway is killed."""
 START_TIMEOUT_S = 60
 
 
@@ -161,6 +185,87 @@ async def test_new_connections_work_beside_a_gateway_that_was_killed(stack: Stac
         assert (await generate(stub, SHORT)).outcome == "finished"
         assert (await call(client, "/health")).status == 200
     await ended_anew(stack, killed)
+
+
+# ---- streams of a killed gateway ----
+
+
+async def kill_gateway_of(stack: Stack, request_id: str) -> Instance:
+    """Kill the gateway that has the request."""
+    name = request_id.rpartition(".")[0]
+    (killed,) = [one for one in stack.instances("gateway") if one.id == name]
+    os.kill(killed.pid, signal.SIGKILL)
+    await until(lambda: not Path(f"/proc/{killed.pid}").exists(), timeout_s=START_TIMEOUT_S)
+    return killed
+
+
+async def test_streams_of_a_killed_gateway_go_on_as_if_nothing_had_happened(stack: Stack) -> None:
+    async with AsyncClient(stack.grpc) as client:
+        undisturbed = [Read(client.generate(STORY, **asked)) for asked in ASKED]
+        await asyncio.gather(*(read.go_on() for read in undisturbed))
+        reads = [Read(client.generate(STORY, **asked)) for asked in ASKED]
+        await asyncio.gather(*(read.go_on(BEGUN_TOKENS) for read in reads))
+        first = [read.stream.prompt.request_id for read in reads]
+        killed = await kill_gateway_of(stack, first[0])
+        await asyncio.gather(*(read.go_on() for read in reads))
+    assert any(read.stream.prompt.request_id not in first for read in reads)
+    for read, expected in zip(reads, undisturbed, strict=True):
+        assert (read.text, read.ids, read.positions) == (expected.text, expected.ids, expected.positions)
+        assert read.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+        usage, told = read.stream.end.usage, expected.stream.end.usage
+        assert (usage.prompt_tokens, usage.completion_tokens) == (told.prompt_tokens, told.completion_tokens)
+        assert read.stream.end.finish_reason == expected.stream.end.finish_reason
+    await ended_anew(stack, killed)
+    await stack.until_idle()
+
+
+async def test_a_stream_of_events_goes_on_after_the_last_event_that_came(stack: Stack) -> None:
+    whole, broken = Events(), Events()
+    async with http_client(stack.http) as client:
+        async with client.post("/v1/completions", json=BODY) as response:
+            await whole.read(response)
+        async with client.post("/v1/completions", json=RESUMABLE) as response:
+            await broken.read(response, BEGUN_TOKENS)
+            killed = await kill_gateway_of(stack, response.headers["x-penstock-request-id"])
+    async with http_client(stack.http) as client:
+        headers = {"Last-Event-ID": broken.last_id}
+        async with client.post("/v1/completions", json=RESUMABLE, headers=headers) as response:
+            await broken.read(response)
+    assert (broken.text, broken.finishes, broken.done) == (whole.text, ["length"], True)
+    assert len(broken.names) == 1
+    await ended_anew(stack, killed)
+    await stack.until_idle()
+
+
+async def read_on(call: Any, answer: Answer) -> None:
+    async for event in call:
+        answer.add(event, 0.0)
+
+
+async def test_a_client_that_comes_while_its_stream_still_runs_takes_it_over(stack: Stack) -> None:
+    asked = pb.GenerateRequest(
+        text=STORY, resumable=True, sampling=pb.Sampling(temperature=0.0, max_tokens=400, ignore_eos=True)
+    )
+    async with connection(stack.grpc) as stub, connection(stack.grpc) as other:
+        whole = await generate(stub, asked)
+        begun, first = Answer(), stub.Generate(asked, timeout=START_TIMEOUT_S)
+        events = aiter(first)
+        while len(begun.ids) < BEGUN_TOKENS:
+            begun.add(await anext(events), 0.0)
+        assert begun.prompt is not None
+        token, received = begun.prompt.resume_token, len(begun.ids)
+        again = Answer()
+        resume = pb.ResumeRequest(token=token, received_tokens=received, request=asked)
+        await read_on(other.Resume(resume, timeout=START_TIMEOUT_S), again)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await read_on(events, begun)
+        late = other.Resume(resume, timeout=START_TIMEOUT_S)
+        assert (await late.read()).end.error.code == "stream_lost"
+        assert await first.code() is grpc.StatusCode.CANCELLED
+    assert begun.end is not None
+    assert begun.end.error.code == "stream_taken_over"
+    assert begun.ids[:received] + again.ids == whole.ids
+    assert again.positions[0] == whole.positions[received]
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])
