@@ -6,7 +6,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import GatewayStopping
 
 MAX_TRIES = 8
-"""So often in a row it is tried to go on with an answer whose gateway is gone."""
+"""The most tries in a row to go on with an answer whose gateway is gone."""
 FIRST_WAIT_S = 0.1
 """The pause before the second try; it doubles with each further one."""
 MAX_WAIT_S = 2.0
