@@ -43,8 +43,8 @@ class GatewayReport:
     grpc: str = ""
     http: str = ""
     degradation: int = 0
-    model_levels: tuple[ModelLevel, ...] = ()
     breakers: tuple[BreakerReport, ...] = ()
+    model_levels: tuple[ModelLevel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
