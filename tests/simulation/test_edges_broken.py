@@ -25,9 +25,11 @@ from tests.support.models import make_tiny_checkpoint
 
 GATEWAYS = ["gateway-0", "gateway-1"]
 WORKERS = ["tokenizer-0", "detokenizer-0", "prefill-0", "decode-0", "decode-1", "retriever-0", "retriever-1"]
-CALLS = 10
-TOKENS = 24
+CALLS = 12
+TOKENS = 32
 FAULTS = 6
+LEAVES_AFTER_S = 0.06
+LITTLE_MS = 120
 REST_S = 60.0
 LIMIT_S = 600.0
 QUESTIONS = ("what carries water to a turbine", "who lowers the gate of a dam", "what turns water into light")
@@ -93,28 +95,39 @@ def body(number: int) -> dict[str, Any]:
     }
 
 
-async def call(fleet: Fleet, number: int) -> Heard:
-    """Call number n goes over gRPC or HTTP, to one gateway or the other, by turns."""
+async def call(fleet: Fleet, number: int, *, patient: bool) -> Heard:
+    """Call number n goes over gRPC or HTTP, to one gateway or the other, by turns.
+
+    Of clients that are not patient some hang up, and some have little time.
+    """
     client, gateway = fleet.client(f"client-{number % 3}"), GATEWAYS[number // 2 % 2]
-    if number % 4 < 2:
-        return Heard.of_grpc(await client.generate(gateway, asked(number), name=f"call-{number}"))
+    patience_s = LEAVES_AFTER_S if not patient and number % 6 == 5 else None
+    deadline_ms = LITTLE_MS if not patient and number % 6 == 2 else None
     so_far = HttpAnswer(events=[{}])
+
+    def keep(answer: HttpAnswer) -> None:
+        nonlocal so_far
+        so_far = answer
+
     try:
-
-        def keep(answer: HttpAnswer) -> None:
-            nonlocal so_far
-            so_far = answer
-
-        path = "/v1/completions"
-        whole = await client.ask(gateway, path, body(number), on_event=keep, name=f"call-{number}")
-        return Heard.of_http(whole, lost=False)
-    except (ConnectionBroken, OSError):
+        async with asyncio.timeout(patience_s):
+            if number % 4 < 2:
+                message = asked(number)
+                if deadline_ms is not None:
+                    message.deadline_ms = deadline_ms
+                return Heard.of_grpc(await client.generate(gateway, message, name=f"call-{number}"))
+            asks = body(number)
+            if deadline_ms is not None:
+                asks["penstock"]["deadline_ms"] = deadline_ms
+            path = "/v1/completions"
+            return Heard.of_http(await client.ask(gateway, path, asks, on_event=keep), lost=False)
+    except (TimeoutError, ConnectionBroken, OSError):
         return Heard.of_http(so_far, lost=True)
 
 
 async def break_things(fleet: Fleet, random: Random) -> None:
     for _ in range(FAULTS):
-        await asyncio.sleep(random.expovariate(1 / 0.25))
+        await asyncio.sleep(random.expovariate(1 / 0.1))
         name = random.choice([*GATEWAYS, *WORKERS, "retriever-0", "retriever-1", "client-0", "client-1"])
         is_client = name.startswith("client")
         match random.choice(("cut",) if is_client else ("crash", "pause", "cut")):
@@ -139,8 +152,8 @@ async def scenario(fleet: Fleet, *, broken: bool) -> list[Heard]:
     breaking = asyncio.ensure_future(break_things(fleet, random) if broken else asyncio.sleep(0))
     calls = []
     for number in range(CALLS):
-        calls.append(asyncio.ensure_future(call(fleet, number)))
-        await asyncio.sleep(0.15)
+        calls.append(asyncio.ensure_future(call(fleet, number, patient=not broken)))
+        await asyncio.sleep(0.06)
     heard = [await one for one in calls]
     await breaking
     await asyncio.sleep(REST_S)
