@@ -5,6 +5,10 @@ from __future__ import annotations
 from shared.process.quiet_end import discard_stream, end_quietly, interrupts_end_at_once, run_loop
 
 with interrupts_end_at_once():
+    from shared.telemetry.structlog_import import import_structlog
+
+    import_structlog()
+
     import asyncio
     import os
     import signal
