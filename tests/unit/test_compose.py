@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from services.cli.fleet.secrets import FOLDERS, build_secrets_parser
 from services.gateway.config import GatewayConfig
@@ -15,13 +14,14 @@ from services.gateway.connection_places import fit_connections
 from services.launcher.role_settings import config_type
 from shared.config.settings import load_config
 from shared.roles import REQUIRED_ROLES, ROLES
+from tests.support.yaml_text import yaml_document
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
 
 
 def described(name: str = "compose.yaml") -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((COMPOSE / name).read_text())
+    loaded: dict[str, Any] = yaml_document((COMPOSE / name).read_text())
     return loaded
 
 

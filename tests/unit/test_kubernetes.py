@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,6 @@ from typing import Any
 import jsonschema
 import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
-import yaml
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.fleet.secrets import CREDENTIALS_NAME, KEY_NAME
@@ -25,6 +25,7 @@ from services.launcher.role_settings import config_type
 from shared.config.settings import load_config
 from shared.roles import REQUIRED_ROLES, ROLES
 from shared.telemetry.metrics import RoleMetrics
+from tests.support.yaml_text import yaml_documents
 from tests.unit.test_observability import TARGET_LABELS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -39,6 +40,16 @@ FILES = {role: f"{role}.yaml" for role in ROLES}
 FILES |= {role: f"model/{role}.yaml" for role in REQUIRED_ROLES} | OPTIONAL
 
 
+@pytest.fixture(scope="module", autouse=True)
+def schemas_read_once() -> Iterator[None]:
+    """Each validation would read 1.5 MB of definitions again."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("schema_contents", "all_versions"):
+            once = functools.cache(getattr(kubernetes_validate.utils, name))
+            patch.setattr(kubernetes_validate.utils, name, once)
+        yield
+
+
 def builder() -> list[str]:
     """The command that builds a kustomization; nothing where there is none."""
     if shutil.which("kubectl"):
@@ -51,7 +62,7 @@ needs_kustomize = pytest.mark.skipif(not BUILDER, reason="neither kubectl nor ku
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+    return yaml_documents((FOLDER / name).read_text())
 
 
 def kustomization() -> dict[str, Any]:
@@ -220,7 +231,7 @@ SPECS = {
 EXAMPLES = [
     (path.name, one)
     for path in sorted((FOLDER / "examples").iterdir())
-    for one in yaml.safe_load_all(path.read_text())
+    for one in yaml_documents(path.read_text())
 ]
 BY_KIND = {one["kind"]: one for _, one in EXAMPLES}
 
@@ -335,7 +346,7 @@ class Checkout:
         return done.stdout
 
     def built(self, target: str) -> list[dict[str, Any]]:
-        return list(yaml.safe_load_all(self.run(f"{' '.join(BUILDER)} {target}")))
+        return yaml_documents(self.run(f"{' '.join(BUILDER)} {target}"))
 
 
 @pytest.fixture

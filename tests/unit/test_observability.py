@@ -17,6 +17,7 @@ from services.gateway.scrape_targets import SD_PATH, scrape_targets
 from shared.roles import REQUIRED_ROLES
 from shared.telemetry.metrics import COMMON, FAMILIES, TTFT_BUCKETS
 from tests.integration.gateway_peers import heartbeat
+from tests.support.yaml_text import yaml_document
 from tests.unit.test_compose import COMPOSE, VARIABLE, described
 
 FOLDER = COMPOSE / "observability"
@@ -60,7 +61,7 @@ def series() -> dict[str, set[str]]:
 
 
 def rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"]
+    groups = yaml_document((FOLDER / "rules.yaml").read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
@@ -156,7 +157,7 @@ def test_panels_have_places_of_their_own() -> None:
 
 
 def test_prometheus_asks_the_gateway_where_its_metrics_are() -> None:
-    config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
+    config = yaml_document((FOLDER / "prometheus.yaml").read_text())
     (scrape,) = config["scrape_configs"]
     port = described()["services"]["gateway"]["environment"]["PENSTOCK_METRICS_PORT"]
     assert [sd["url"] for sd in scrape["http_sd_configs"]] == [f"http://gateway:{port}{SD_PATH}"]
@@ -186,7 +187,7 @@ def test_every_file_that_is_mounted_is_there() -> None:
 
 
 def test_grafana_finds_prometheus_where_the_overlay_has_it() -> None:
-    (source,) = yaml.safe_load((FOLDER / "grafana" / "datasource.yaml").read_text())["datasources"]
+    (source,) = yaml_document((FOLDER / "grafana" / "datasource.yaml").read_text())["datasources"]
     host, port = re.fullmatch(r"http://(\w+):(\d+)", source["url"]).groups()  # type: ignore[union-attr]  # or it fails
     assert described(OVERLAY)["services"][host]["ports"][0].endswith(f":{port}")
 
