@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.dotted_name import dotted_name
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODULES = sorted(
     path
@@ -42,8 +44,9 @@ def clock_reads(source: str) -> list[str]:
     readers: set[str] = set()
 
     def reads(call: ast.Call) -> bool:
-        name = ast.unparse(call.func)
-        return name.split(".")[-1] in CLOCKS or name in QUALIFIED_CLOCKS or name in readers
+        called = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        name = dotted_name(call.func)
+        return bool({called, name} & CLOCKS) or name in QUALIFIED_CLOCKS or name in readers
 
     while found := {
         name

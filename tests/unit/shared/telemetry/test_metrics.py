@@ -23,6 +23,8 @@ SHOWS = {"CONTENT_TYPE_LATEST", "generate_latest", "text_string_to_metric_famili
 
 def makers(source: str) -> Iterator[str]:
     """What a module imports of prometheus_client that could make a metric; the whole package can."""
+    if "prometheus_client" not in source:
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "prometheus_client")
