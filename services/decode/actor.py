@@ -225,6 +225,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     async def on_tick(self) -> None:
         await super().on_tick()
+        self._parked.expire()
         self._leave_out(self._told_level())
         for job in self._book.in_phase(JobPhase.TRANSFERRING):
             job.last_token_s = self._receiver.sampled_s(job.transfer_key)

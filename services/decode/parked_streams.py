@@ -66,7 +66,7 @@ class ParkedStreams:
 
     def keep(self, request_id: str, stream: ParkedStream) -> None:
         """Keep it from now on, in place of an earlier route of its request."""
-        self._expire()
+        self.expire()
         self._pop(request_id)
         self._streams[request_id] = stream, self._clock.monotonic_s() + PARKED_S
         self._tokens += stream.num_tokens
@@ -75,7 +75,7 @@ class ParkedStreams:
 
     def take(self, request_id: str, tenant: str) -> ParkedStream | None:
         """Give the stream away, if it is here and the tenant's."""
-        self._expire()
+        self.expire()
         stream, _ = self._streams.get(request_id, (None, 0.0))
         if stream is None or stream.tenant != tenant:
             return None
@@ -89,8 +89,16 @@ class ParkedStreams:
             return False
         return self._pop(request_id) is not None
 
+    def expire(self) -> None:
+        """Forget what is over. Insertion order is expiry order, since every stream is kept equally long."""
+        while self._streams:
+            request_id, (_, until_s) = next(iter(self._streams.items()))
+            if self._clock.monotonic_s() < until_s:
+                return
+            self._pop(request_id)
+
     def held(self) -> list[Held]:
-        self._expire()
+        self.expire()
         return [Held(request_id, "parked", 1, "") for request_id in self._streams]
 
     def _pop(self, request_id: str) -> ParkedStream | None:
@@ -98,11 +106,3 @@ class ParkedStreams:
         if stream is not None:
             self._tokens -= stream.num_tokens
         return stream
-
-    def _expire(self) -> None:
-        """Insertion order is expiry order, since every stream is kept equally long."""
-        while self._streams:
-            request_id, (_, until_s) = next(iter(self._streams.items()))
-            if self._clock.monotonic_s() < until_s:
-                return
-            self._pop(request_id)

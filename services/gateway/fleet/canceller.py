@@ -42,6 +42,15 @@ class Canceller:
         except PenstockError as error:
             log.warning("cancel_not_sent", request_id=request_id, error=str(error))
 
+    async def release_stream(self, request_id: str, epoch: int, decode: str) -> None:
+        """Tell a decode worker that nobody will ask for the stream any more: its client has the end, or has
+        left. Nobody waits for the answer; a stream whose release is lost ends with its lease."""
+        envelope = self._bus.envelope(request_id, epoch, None, self._gateway)
+        try:
+            await self._bus.publish(inbox("decode", decode), Cancel("delivered"), envelope)
+        except PenstockError as error:
+            log.info("stream_not_released", request_id=request_id, instance=decode, error=str(error))
+
     async def _cancel_holder(
         self, request_id: str, epoch: int, role: str, instance: str, reason: str
     ) -> bool:

@@ -320,14 +320,10 @@ class Session:
             record = self._scope.record(self.request, self._outcome)
             self._context.record_end(record, self._outcome)
             if self.request.resumable and self._outcome.finish and self.state.route is not None:
-                self._release_stream(self.state.route.decode)
-
-    def _release_stream(self, decode: str) -> None:
-        """Nobody will ask for the stream any more: its client has the end, or has left."""
-        work = self._context.canceller.cancel_holders(
-            self.request_id, self.state.epoch, [("decode", decode)], "delivered"
-        )
-        self._context.tasks.start(f"release-{self.request_id}", work)
+                work = self._context.canceller.release_stream(
+                    self.request_id, self.state.epoch, self.state.route.decode
+                )
+                self._context.tasks.start(f"release-{self.request_id}", work)
 
     def usage(self) -> pb.Usage:
         counts = self.timeline.counts
