@@ -23,6 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UP ?=
 DRILLS ?=
+SEEDS ?=
 STAMP := $(VENV)/.stamp
 STUBS := protos/penstock/v1/inference_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
@@ -38,7 +39,7 @@ WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tes
 	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos client drills shapes fuzz fuzz-kernels compose-test clients-test bench clean
+.PHONY: help setup demo up test lint format typecheck protos client drills simulate shapes fuzz fuzz-kernels compose-test clients-test bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +107,11 @@ client: setup ## the wheel of the Python client, in protos/python/dist
 
 drills: setup ## cancels, deadlines, crashes, overload, fairness, identity on real processes: tables, about 15 minutes
 	$(BIN)/python -m tests.chaos $(DRILLS)
+
+# SEED alone is one world, told in full: `make simulate SEED=17`. SEEDS is how many, from the first one on.
+simulate: setup ## whole fleets in one loop, a world a seed, while all kinds of things break: MINUTES=5, SEEDS=, SEED=
+	$(BIN)/python -m tests.simulation.swarm --minutes $(MINUTES) $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(filter command environment,$(firstword $(origin SEED))),--seed $(SEED))
 
 shapes: setup ## published checkpoints at their real widths on every backend, two of them whole: half an hour, 16 GB
 	$(BIN)/pytest -q tests/shapes --timeout 3600

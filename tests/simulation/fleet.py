@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -124,8 +124,8 @@ class Fleet:
 
     # ---- its nodes --------------------------------------------------------------------------------
 
-    def start(self, name: str, *, skew_s: float = 0.0, drift_ppb: int = 0) -> None:
-        """Begin a life of an instance."""
+    def start(self, name: str, *, skew_s: float = 0.0, drift_ppb: int = 0) -> asyncio.Task[None]:
+        """Begin a life of an instance; it ends with the task, which does not where the node crashes."""
         role = name.rpartition("-")[0]
         module, config_type, settings = WORKERS[role]
         said = {**settings, **self._settings.get(role, {}), **self._settings.get(name, {})}
@@ -145,7 +145,7 @@ class Fleet:
                     await service.close()
 
         node = self.world.add_node(name, skew_s=skew_s, drift_ppb=drift_ppb)
-        self.world.start(node, live(), name)
+        return self.world.start(node, live(), name)
 
     def start_gateway(self) -> None:
         self.start(GATEWAY)
@@ -203,12 +203,22 @@ class Fleet:
         return report.held
 
 
+FleetType = TypeVar("FleetType", bound=Fleet)
+
+
 @contextmanager
 def fleet_of(seed: int, model: Path, settings: dict[str, dict[str, Any]] | None = None) -> Iterator[Fleet]:
     """A world with a fleet, none of which has begun."""
+    with any_fleet_of(seed, lambda world: Fleet(world, model, settings)) as fleet:
+        yield fleet
+
+
+@contextmanager
+def any_fleet_of(seed: int, make: Callable[[World], FleetType]) -> Iterator[FleetType]:
+    """The same for a fleet of one's own."""
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch, World(seed) as world, nats_in_loop_time():
-        fleet = Fleet(world, model, settings)
+        fleet = make(world)
         patch.setattr(edge_server, "wide_server", fleet.grpc_server)
         patch.setattr(listener, "_listening", fleet.sockets.listen)
         patch.setattr(Embedder, "load", fleet.load_embedder)

@@ -64,12 +64,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.trace = trace
         self.faults: list[BaseException] = []
         """What a callback has raised: the world's run ends with the first."""
+        self.before_call: Callable[[Node], None] | None = None
+        """Called before each call, with its node: who crashes that one there takes the call from it."""
         self._random = random
         self._now_ns = 0
         self.nodes: list[Node] = [home]
         """All that there have been, each life of its own."""
-        self._busy: list[Node] = []
-        """Those in which something is ready, in the order in which it became so."""
+        self._with_ready: list[Node] = []
+        """Who has calls that are ready, since the longest first; some may have crashed since."""
         self._timers: list[tuple[int, float, int, events.TimerHandle]] = []
         self._dead_timers = 0
         self._serials = 0
@@ -156,8 +158,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _put(self, handle: events.Handle) -> None:
         node = node_of(handle, self.home)
         if node.state is not NodeState.CRASHED:
-            if not node.ready and node not in self._busy:
-                self._busy.append(node)
+            if not node.ready:
+                self._with_ready.append(node)
             node.ready.append(handle)
 
     def _serial(self) -> int:
@@ -169,7 +171,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         if self.faults:
             raise self.faults.pop(0)
-        self._put_due()
+        if self._timers and self._timers[0][0] <= self._now_ns:
+            self._put_due()
         while not (able := self._able()):
             self._jump()
             self._put_due()
@@ -182,16 +185,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             )
         node = able[0] if len(able) == 1 else able[self._random.randrange(len(able))]
         handle = node.ready.popleft()
+        if not node.ready:
+            self._with_ready.remove(node)
         if handle.cancelled():
             return
+        if self.before_call is not None:
+            self.before_call(node)
+            if node.state is NodeState.CRASHED:
+                return
         what = what_of(handle)
         self.trace.called(self._now_ns, node.name, what)
         internals(handle)._run()
 
     def _able(self) -> list[Node]:
-        """Return the nodes that can go on now: a world of many costs no more than those that have work."""
-        self._busy = [node for node in self._busy if node.ready]
-        return [node for node in self._busy if node.runs]
+        """Return who runs and has calls that are ready."""
+        able = [node for node in self._with_ready if node.ready and node.state is NodeState.RUNNING]
+        if not able:
+            self._with_ready = [node for node in self._with_ready if node.ready]
+        return able
 
     def _put_due(self) -> None:
         while self._timers and (self._timers[0][0] <= self._now_ns or self._timers[0][3].cancelled()):

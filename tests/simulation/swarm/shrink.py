@@ -1,0 +1,71 @@
+"""Make a plan smaller that breaks a property, as long as it breaks the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from tests.simulation.swarm.plan import NEEDED_ROLES, ROLES, FaultKind, Plan, PlannedCall
+from tests.simulation.swarm.play import Played
+
+Part = TypeVar("Part")
+Replay = Callable[[Plan], Played]
+
+
+def shrink(played: Played, replay: Replay, may_go_on: Callable[[], bool]) -> Played:
+    """Return a run of a plan of which no part can be left out, or the smallest one found in time."""
+    smallest = played
+    while may_go_on():
+        for plan in smaller(smallest.plan):
+            if not may_go_on():
+                return smallest
+            tried = replay(plan)
+            if tried.rules & played.rules:
+                smallest = tried
+                break
+        else:
+            return smallest
+    return smallest
+
+
+def smaller(plan: Plan) -> Iterator[Plan]:
+    """Yield plans with less in them, those with the least first."""
+    for faults in _fewer(plan.faults):
+        yield replace(plan, faults=faults)
+    for calls in _fewer(plan.calls):
+        if calls:
+            yield replace(plan, calls=calls)
+    yield from _smaller_fleets(plan)
+    yield from _plainer(plan)
+
+
+def _smaller_fleets(plan: Plan) -> Iterator[Plan]:
+    for role in ROLES:
+        names = plan.names(role)
+        if len(names) > (1 if role in NEEDED_ROLES else 0):
+            for name in names:
+                yield plan.without_node(name)
+    if any(node.skew_s or node.drift_ppb for node in plan.nodes):
+        yield replace(plan, nodes=tuple(replace(one, skew_s=0.0, drift_ppb=0) for one in plan.nodes))
+
+
+def _plainer(plan: Plan) -> Iterator[Plan]:
+    """Yield plans with a call that is as most are, or a fault that is shorter."""
+    for at, call in enumerate(plan.calls):
+        plain = PlannedCall(call.number, call.at_s, call.ask, leaves_after_s=call.leaves_after_s)
+        if plain != call:
+            yield replace(plan, calls=(*plan.calls[:at], plain, *plan.calls[at + 1 :]))
+    for at, fault in enumerate(plan.faults):
+        if fault.seconds > 1.0 and fault.kind is not FaultKind.CLOCK_SET:
+            short = replace(fault, seconds=fault.seconds / 2)
+            yield replace(plan, faults=(*plan.faults[:at], short, *plan.faults[at + 1 :]))
+
+
+def _fewer(parts: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
+    """Yield `parts` without all, a half, a quarter, … of them."""
+    size = len(parts)
+    while size:
+        for first in range(0, len(parts), size):
+            yield parts[:first] + parts[first + size :]
+        size //= 2
