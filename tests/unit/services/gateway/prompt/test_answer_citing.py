@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from services.gateway.prompt.answer_citing import AnswerCiting
+from services.gateway.fleet.model_identity import ModelIdentity
 from shared.messages import MAX_CITED_PASSAGE_BYTES, ScoredPassage
 
 SCOPE: Any = SimpleNamespace(context=SimpleNamespace(config=SimpleNamespace(cite_wait_ms=1.0)))
+MODEL = ModelIdentity("m")
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,7 @@ SCOPE: Any = SimpleNamespace(context=SimpleNamespace(config=SimpleNamespace(cite
 def test_passages_of_more_bytes_than_are_cited_are_not_asked_about(text: str, wanted: bool) -> None:
     citing = AnswerCiting(SCOPE)
     passages = [ScoredPassage("a", "a", 1.0, 0, 1), ScoredPassage("b", text, 1.0, 0, 1)]
-    citing.record_prompt(passages, (1, 2), "retriever-0")
+    citing.record_prompt(MODEL, passages, (1, 2), "retriever-0")
     assert citing.wanted == wanted
 
 
@@ -34,5 +36,5 @@ def test_a_passage_that_is_not_in_the_prompt_takes_no_room() -> None:
         ScoredPassage("a", "a", 1.0, 0, 1),
         ScoredPassage("b", "b" * MAX_CITED_PASSAGE_BYTES, 1.0, 0, 1),
     ]
-    citing.record_prompt(passages, (1, 0), "retriever-0")
+    citing.record_prompt(MODEL, passages, (1, 0), "retriever-0")
     assert citing.wanted
