@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Self
 
 from shared.errors import NotFound, TooLarge
-from shared.retrieval.documents.document import Document, Unreadable
+from shared.retrieval.documents.document import START, Document, FilePlace, Unreadable
 from shared.retrieval.documents.document_reader import DocumentReader
 from shared.retrieval.documents.formats import READERS
-from shared.retrieval.documents.jsonl import JSONL_SUFFIX, Skip, read_records
+from shared.retrieval.documents.jsonl import JSONL_SUFFIX
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "venv", "tests", "__pycache__", "build", "dist"})
 """Hidden folders and *.egg-info are skipped too."""
@@ -94,17 +94,17 @@ class CorpusReader:
         return FileSummary(self._documents - documents, self._chars - chars, tuple(skipped), is_whole)
 
     def _documents_of(
-        self, path: Path, name: str, skip: Skip, look: Callable[[], None]
+        self, path: Path, name: str, skip: Callable[[str, str], None], look: Callable[[], None]
     ) -> Iterator[Document]:
         """Raises Unreadable."""
         self._check_file(path, name)
-        if path.suffix.lower() != JSONL_SUFFIX:
-            yield self._reader.read(path, name, look)
-            return
-        try:
-            yield from read_records(path, name, skip)
-        except OSError as error:
-            raise Unreadable(error.strerror or str(error)) from error
+        place: FilePlace | None = START
+        while place is not None:
+            part = self._reader.read(path, name, look, place)
+            for line, reason in part.skipped:
+                skip(f"{name}, line {line}", reason)
+            yield from part.documents
+            place = part.rest
 
     def _check_file(self, path: Path, name: str) -> None:
         if not path.is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shared.retrieval.documents.metadata import Pairs
 from shared.retrieval.documents.passages import Passage, split_passages
@@ -36,6 +37,27 @@ class Document:
             reason = f"its {len(passages)} passages are over the limit of {MAX_DOCUMENT_PASSAGES}"
             raise Unreadable(reason, is_lasting=True)
         return tuple(passages)
+
+
+class FilePlace(NamedTuple):
+    """The place in a file that is read in parts: so many bytes and lines of it have been read."""
+
+    byte: int
+    lines: int
+
+
+START = FilePlace(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """The documents of a part of a file: one that is cut into passages, or lines, which are cut where they
+    are new. `skipped`: the lines that are none, by their numbers, each with the reason; `rest`: where it goes
+    on, None at its end."""
+
+    documents: tuple[Document, ...]
+    skipped: tuple[tuple[int, str], ...] = ()
+    rest: FilePlace | None = None
 
 
 class Unreadable(ValueError):

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-import msgpack
-
 from shared.errors import Unavailable
 from shared.process import job_runner
 from shared.process.limited_jobs import JobEnd, LimitedJobs
-from shared.retrieval.documents.document import Document, Unreadable
+from shared.retrieval.documents.document import START, FilePart, FilePlace, Unreadable
 from shared.retrieval.documents.document_jobs import (
     DOCUMENT_LIMITS,
     MAX_PDF_S,
     MAX_READ_S,
     PDF_SUFFIX,
-    unpacked_document,
+    packed_job,
+    unpacked_part,
 )
 
 DOCUMENT_JOBS = "shared.retrieval.documents.document_jobs"
@@ -32,19 +30,20 @@ class DocumentReader:
     def __init__(self, module: str = DOCUMENT_JOBS) -> None:
         self._jobs = LimitedJobs(module)
 
-    def read(self, path: Path, name: str, look: Callable[[], None]) -> Document:
-        """Read and cut one file; meanwhile `look` is called again and again, and what it raises ends that.
+    def read(self, path: Path, name: str, look: Callable[[], None], start: FilePlace = START) -> FilePart:
+        """Read and cut one file, or a part of one whose lines are documents; meanwhile `look` is called again
+        and again, and what it raises ends that.
 
         Raises Unreadable with the reason, whatever the file made of its reader: it is that file's alone.
         """
         try:
-            ending, stop = self._jobs.submit(msgpack.packb([os.fsencode(path.absolute()), name]))
+            ending, stop = self._jobs.submit(packed_job(path, name, start))
             end = _awaited(ending, stop, look)
         except Unavailable as error:
             raise Unreadable(f"it was not read: {error}") from error
         match end.end:
             case job_runner.DONE:
-                return unpacked_document(name, end.result)
+                return unpacked_part(name, end.result)
             case job_runner.TOO_LONG:
                 most_s = MAX_PDF_S if path.suffix.lower() == PDF_SUFFIX else MAX_READ_S
                 raise Unreadable(f"it takes longer than {most_s:.0f} s to read", is_lasting=True)

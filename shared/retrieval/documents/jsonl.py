@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from shared.retrieval.documents.document import Document, Unreadable
+from shared.retrieval.documents.document import Document, FilePart, FilePlace, Unreadable
 from shared.retrieval.documents.metadata import MAX_METADATA, MAX_METADATA_CHARS, Pairs
 from shared.retrieval.documents.text_files import check_size, checked_text
 
 JSONL_SUFFIX = ".jsonl"
 MAX_JSONL_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
-"""The longest line. It bounds what a line can cost: lines are read without a process of their own."""
+"""The longest line."""
+PART_BYTES = 1 << 20
+"""Lines of so many bytes, or a few more, are read at once."""
 MAX_TITLE_CHARS = 512
 HALF_CHARACTER = rb"\ud"
 """The form in which JSON writes half a character: two of them make one."""
-Skip = Callable[[str, str], None]
-"""(name, reason)"""
 
 
-def read_records(path: Path, name: str, skip: Skip) -> Iterator[Document]:
-    """Yield objects of `text`, and as they like `id` (or `_id`), `title` and `metadata`; not blank lines.
-    Lines that are no such object go to `skip`, each with its reason. Raises Unreadable and OSError."""
+def read_lines(path: Path, name: str, start: FilePlace) -> FilePart:
+    """Read objects of `text`, and as they like `id` (or `_id`), `title` and `metadata`, about PART_BYTES of
+    them; blank lines are nothing. Raises Unreadable and OSError."""
     check_size(path, MAX_JSONL_BYTES)
+    documents: list[Document] = []
+    skipped: list[tuple[int, str]] = []
     with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE_BYTES + 1):
+        file.seek(start.byte)
+        number = start.lines
+        while file.tell() < start.byte + PART_BYTES:
+            line = file.readline(MAX_LINE_BYTES + 1)
+            if not line:
+                return FilePart(tuple(documents), tuple(skipped))
             number += 1
             try:
                 if line.strip():
-                    yield _record_document(line, name, number)
+                    documents.append(_record_document(line, name, number))
             except Unreadable as error:
-                skip(f"{name}, line {number}", str(error))
+                skipped.append((number, str(error)))
                 _skip_rest(file, line)
+        return FilePart(tuple(documents), tuple(skipped), FilePlace(file.tell(), number))
 
 
 def _record_document(line: bytes, name: str, number: int) -> Document:

@@ -8,13 +8,11 @@ from functools import cache
 from io import BytesIO
 from pathlib import Path
 
-import msgpack
 from pypdf import PdfWriter
 from pypdf.generic import DictionaryObject, NameObject, StreamObject
 
 from shared.retrieval.documents.document import Document, Unreadable
-from shared.retrieval.documents.document_jobs import read_document, unpacked_document
-from shared.retrieval.documents.jsonl import JSONL_SUFFIX, read_records
+from shared.retrieval.documents.document_jobs import packed_job, read_part, unpacked_part
 from tests.fuzz.mutation import mutated_bytes, mutated_json, mutated_text
 from tests.fuzz.target import Fault, Target, in_folder
 
@@ -134,10 +132,7 @@ def run(folder: Path, data: bytes) -> None:
 def _documents(path: Path) -> Iterator[Document]:
     """Read as a corpus is read, without a process of their own."""
     try:
-        if path.suffix == JSONL_SUFFIX:
-            yield from read_records(path, path.name, lambda _name, _reason: None)
-        else:
-            yield unpacked_document(path.name, read_document(msgpack.packb([bytes(path), path.name])))
+        yield from unpacked_part(path.name, read_part(packed_job(path, path.name))).documents
     except Unreadable as error:
         if str(error).startswith("it is damaged") and path.suffix not in (".pdf", ".html"):
             raise Fault(str(error)) from error

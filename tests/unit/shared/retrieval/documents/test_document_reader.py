@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgpack
 import pytest
 
 from shared.retrieval.documents import document
 from shared.retrieval.documents.document import Document, Unreadable
-from shared.retrieval.documents.document_jobs import read_document, unpacked_document
+from shared.retrieval.documents.document_jobs import packed_job, read_part, unpacked_part
 from shared.retrieval.documents.document_reader import DocumentReader
+from shared.retrieval.documents.jsonl import PART_BYTES
 from shared.retrieval.documents.passages import split_passages
 from tests.support.data import REPOSITORY
 
@@ -30,7 +30,8 @@ def reader() -> Iterator[DocumentReader]:
 
 def read(reader: DocumentReader, path: Path, data: bytes) -> Document:
     path.write_bytes(data)
-    return reader.read(path, path.name, lambda: None)
+    (document,) = reader.read(path, path.name, lambda: None).documents
+    return document
 
 
 def test_a_document_comes_with_its_passages(reader: DocumentReader, tmp_path: Path) -> None:
@@ -108,8 +109,8 @@ def test_a_document_of_too_many_passages_is_left_out(tmp_path: Path, monkeypatch
     path = tmp_path / "a.md"
 
     def in_process() -> Document:
-        payload = msgpack.packb([os.fsencode(path), "a.md"])
-        return unpacked_document("a.md", read_document(payload))
+        (document,) = unpacked_part("a.md", read_part(packed_job(path, "a.md"))).documents
+        return document
 
     path.write_text("# a\nb\n" * 1000)
     assert len(in_process().cut()) == 1000
@@ -117,6 +118,20 @@ def test_a_document_of_too_many_passages_is_left_out(tmp_path: Path, monkeypatch
     with pytest.raises(Unreadable, match="its 1001 passages are over the limit of 1000") as left_out:
         in_process()
     assert left_out.value.is_lasting
+
+
+def test_lines_of_a_file_come_in_parts(reader: DocumentReader, tmp_path: Path) -> None:
+    texts = [letter * (PART_BYTES // 2) for letter in "abc"]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(["{", *(json.dumps({"text": text}) for text in texts)]))
+    first = reader.read(path, "a.jsonl", lambda: None)
+    assert first.rest is not None
+    second = reader.read(path, "a.jsonl", lambda: None, first.rest)
+    assert second.rest is None
+    documents = (*first.documents, *second.documents)
+    assert [document.name for document in documents] == ["a.jsonl#2", "a.jsonl#3", "a.jsonl#4"]
+    assert [document.text for document in documents] == texts
+    assert first.skipped == ((1, "it is no JSON in UTF-8"),)
 
 
 def test_a_file_that_is_gone_says_so(reader: DocumentReader, tmp_path: Path) -> None:

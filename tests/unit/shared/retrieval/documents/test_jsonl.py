@@ -8,15 +8,25 @@ from pathlib import Path
 import pytest
 
 from shared.retrieval.documents import jsonl, text_files
-from shared.retrieval.documents.document import Document, Unreadable
-from shared.retrieval.documents.jsonl import read_records
+from shared.retrieval.documents.document import START, Document, FilePlace, Unreadable
+from shared.retrieval.documents.jsonl import read_lines
 
 
-def lines_of(path: Path, *lines: object) -> tuple[list[Document], list[tuple[str, str]]]:
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
-    skipped: list[tuple[str, str]] = []
-    documents = list(read_records(path, path.name, lambda name, reason: skipped.append((name, reason))))
+def read_all(path: Path) -> tuple[list[Document], list[tuple[int, str]]]:
+    documents: list[Document] = []
+    skipped: list[tuple[int, str]] = []
+    place: FilePlace | None = START
+    while place is not None:
+        part = read_lines(path, path.name, place)
+        documents += part.documents
+        skipped += part.skipped
+        place = part.rest
     return documents, skipped
+
+
+def lines_of(path: Path, *lines: object) -> tuple[list[Document], list[tuple[int, str]]]:
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return read_all(path)
 
 
 def test_a_line_of_json_is_a_document_with_title_and_metadata(tmp_path: Path) -> None:
@@ -85,8 +95,8 @@ def test_a_bad_line_is_skipped_with_its_reason_and_the_next_one_counts(
     if "300" in reason:
         monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 300)
     documents, skipped = lines_of(tmp_path / "a.jsonl", line, {"text": "good 🙂"})
-    assert skipped == [("a.jsonl, line 1", reason)]
-    assert [(document.name, document.text) for document in documents] == [("a.jsonl#2", "good 🙂")]
+    assert skipped == [(1, reason)]
+    assert [(each.name, each.text) for each in documents] == [("a.jsonl#2", "good 🙂")]
 
 
 def test_a_file_of_lines_may_be_longer_than_others_up_to_its_own_limit(
@@ -95,7 +105,21 @@ def test_a_file_of_lines_may_be_longer_than_others_up_to_its_own_limit(
     monkeypatch.setattr(text_files, "MAX_FILE_BYTES", 10)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 3)
-    assert len(list(read_records(path, path.name, lambda *reason: pytest.fail(str(reason))))) == 3
+    documents, skipped = read_all(path)
+    assert (len(documents), skipped) == (3, [])
     monkeypatch.setattr(jsonl, "MAX_JSONL_BYTES", 41)
     with pytest.raises(Unreadable, match="42 bytes are over the limit of 41"):
-        list(read_records(path, path.name, lambda *reason: pytest.fail(str(reason))))
+        read_all(path)
+
+
+@pytest.mark.parametrize("part_bytes", [1, 20, 40, 1000])
+def test_a_file_is_the_same_in_parts_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    lines = [{"text": "one"}, "", "{", {"text": "x" * 300}, {"text": "two"}]
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 100)
+    whole = lines_of(tmp_path / "a.jsonl", *lines)
+    monkeypatch.setattr(jsonl, "PART_BYTES", part_bytes)
+    assert lines_of(tmp_path / "a.jsonl", *lines) == whole
+    assert [each.name for each in whole[0]] == ["a.jsonl#1", "a.jsonl#5"]
+    assert [number for number, _ in whole[1]] == [3, 4]

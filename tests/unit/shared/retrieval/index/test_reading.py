@@ -13,7 +13,7 @@ from shared.errors import TooLarge
 from shared.retrieval.documents import corpus as corpus_module
 from shared.retrieval.documents import document_reader
 from shared.retrieval.documents.corpus import CorpusReader
-from shared.retrieval.documents.document import Document, Unreadable
+from shared.retrieval.documents.document import Document, FilePart, FilePlace, Unreadable
 from shared.retrieval.documents.document_reader import DocumentReader
 from shared.retrieval.documents.passages import Passage
 from shared.retrieval.documents.seen_files import SETTLED_NS
@@ -153,11 +153,13 @@ def test_a_file_that_changes_while_it_is_read_is_read_once_more(
 ) -> None:
     read = DocumentReader.read
 
-    def changed(self: DocumentReader, path: Path, name: str, look: Callable[[], None]) -> Document:
-        document = read(self, path, name, look)
+    def changed(
+        self: DocumentReader, path: Path, name: str, look: Callable[[], None], start: FilePlace
+    ) -> FilePart:
+        part = read(self, path, name, look, start)
         if path.name == "b.txt":
             path.write_text("Soap.")
-        return document
+        return part
 
     with monkeypatch.context() as patch:
         patch.setattr(DocumentReader, "read", changed)
@@ -181,10 +183,12 @@ def test_a_file_that_takes_too_long_is_not_tried_again_until_it_has_changed(
 ) -> None:
     read = DocumentReader.read
 
-    def long(self: DocumentReader, path: Path, name: str, look: Callable[[], None]) -> Document:
+    def long(
+        self: DocumentReader, path: Path, name: str, look: Callable[[], None], start: FilePlace
+    ) -> FilePart:
         if path.name == "b.txt":
             raise Unreadable("it takes longer than 30 s to read", is_lasting=True)
-        return read(self, path, name, look)
+        return read(self, path, name, look, start)
 
     with monkeypatch.context() as patch:
         patch.setattr(DocumentReader, "read", long)
