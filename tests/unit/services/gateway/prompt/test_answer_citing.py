@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.gateway.prompt.answer_citing import AnswerCiting
 from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.prompt.answer_citing import AnswerCiting
 from shared.messages import MAX_CITED_PASSAGE_BYTES, ScoredPassage
 
 SCOPE: Any = SimpleNamespace(context=SimpleNamespace(config=SimpleNamespace(cite_wait_ms=1.0)))
