@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.retrieval.documents.document import START, FilePart, FilePlace
-from shared.retrieval.documents.document_jobs import packed_job, read_part, unpacked_part
+from shared.retrieval.documents.document_jobs import packed_job, read_file_part, unpacked_part
 from shared.retrieval.documents.document_reader import DocumentReader
 
 
@@ -18,6 +18,6 @@ def read_documents_here(patch: pytest.MonkeyPatch) -> None:
     def read(
         _reader: DocumentReader, path: Path, name: str, _look: Callable[[], None], start: FilePlace = START
     ) -> FilePart:
-        return unpacked_part(name, read_part(packed_job(path, name, start)))
+        return unpacked_part(name, read_file_part(packed_job(path, name, start)))
 
     patch.setattr(DocumentReader, "read", read)

@@ -31,16 +31,16 @@ def run_job(payload: bytes) -> bytes:
     path, *_ = msgpack.unpackb(payload)
     if Path(os.fsdecode(path)).suffix.lower() != PDF_SUFFIX:
         signal.setitimer(signal.ITIMER_PROF, MAX_READ_S)
-    return read_part(payload)
+    return read_file_part(payload)
 
 
 def packed_job(path: Path, name: str, start: FilePlace = START) -> bytes:
-    """Return what `run_job` and `read_part` take."""
+    """Return what `run_job` and `read_file_part` take."""
     packed: bytes = msgpack.packb([os.fsencode(path.absolute()), name, *start])
     return packed
 
 
-def read_part(payload: bytes) -> bytes:
+def read_file_part(payload: bytes) -> bytes:
     """Return the documents of a part of a file, or why it is left out, as `unpacked_part` takes them."""
     path, name, *start = msgpack.unpackb(payload)
     try:

@@ -12,7 +12,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DictionaryObject, NameObject, StreamObject
 
 from shared.retrieval.documents.document import Document, Unreadable
-from shared.retrieval.documents.document_jobs import packed_job, read_part, unpacked_part
+from shared.retrieval.documents.document_jobs import packed_job, read_file_part, unpacked_part
 from tests.fuzz.mutation import mutated_bytes, mutated_json, mutated_text
 from tests.fuzz.target import Fault, Target, in_folder
 
@@ -132,7 +132,7 @@ def run(folder: Path, data: bytes) -> None:
 def _documents(path: Path) -> Iterator[Document]:
     """Read as a corpus is read, without a process of their own."""
     try:
-        yield from unpacked_part(path.name, read_part(packed_job(path, path.name))).documents
+        yield from unpacked_part(path.name, read_file_part(packed_job(path, path.name))).documents
     except Unreadable as error:
         if str(error).startswith("it is damaged") and path.suffix not in (".pdf", ".html"):
             raise Fault(str(error)) from error

@@ -10,7 +10,7 @@ import pytest
 
 from shared.retrieval.documents import document
 from shared.retrieval.documents.document import Document, Unreadable
-from shared.retrieval.documents.document_jobs import packed_job, read_part, unpacked_part
+from shared.retrieval.documents.document_jobs import packed_job, read_file_part, unpacked_part
 from shared.retrieval.documents.document_reader import DocumentReader
 from shared.retrieval.documents.jsonl import PART_BYTES
 from shared.retrieval.documents.passages import split_passages
@@ -109,7 +109,7 @@ def test_a_document_of_too_many_passages_is_left_out(tmp_path: Path, monkeypatch
     path = tmp_path / "a.md"
 
     def in_process() -> Document:
-        (document,) = unpacked_part("a.md", read_part(packed_job(path, "a.md"))).documents
+        (document,) = unpacked_part("a.md", read_file_part(packed_job(path, "a.md"))).documents
         return document
 
     path.write_text("# a\nb\n" * 1000)
