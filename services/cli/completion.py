@@ -28,6 +28,7 @@ from services.cli.fleet.drain import build_drain_parser
 from services.cli.fleet.keys import build_keys_parser
 from services.cli.fleet.logs import build_logs_parser
 from services.cli.fleet.restart import build_restart_parser
+from services.cli.fleet.roll import build_roll_parser
 from services.cli.fleet.secrets import build_secrets_parser
 from services.cli.fleet.status import build_status_parser
 from services.cli.fleet.why import build_why_parser
@@ -99,6 +100,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "logs": build_logs_parser,
         "pull": build_pull_parser,
         "restart": build_restart_parser,
+        "roll": build_roll_parser,
         "rm": build_rm_parser,
         "show": build_show_parser,
         "search": build_search_parser,

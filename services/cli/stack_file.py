@@ -93,6 +93,23 @@ def stack_instances(state_dir: Path, option: str) -> frozenset[str]:
     return frozenset(row["id"] for row in _instances(state_dir, option))
 
 
+def stack_roll(state_dir: Path, option: str) -> tuple[int | None, str, str]:
+    """Return the number of the roll that the launcher follows (None: it knows of none), which instance stands
+    in for others, "" for none, and why it could not be started. Raises NoStack."""
+    stack = _stack(state_dir, option)
+    number = stack.get("roll")
+    return (
+        number if isinstance(number, int) else None,
+        str(stack.get("stand_in", "")),
+        str(stack.get("roll_trouble", "")),
+    )
+
+
+def stack_shares_ports(state_dir: Path, option: str) -> bool:
+    """Return whether all gateways listen on the same ports. Raises NoStack."""
+    return _stack(state_dir, option).get("share_ports") is True
+
+
 def stack_pids(state_dir: Path, option: str) -> dict[str, int]:
     """Return the processes that the stack's instances are. Raises NoStack."""
     rows = _instances(state_dir, option)

@@ -56,14 +56,14 @@ class Gateway:
         incarnation: int,
         heartbeat: Callable[[], Heartbeat],
         changed: Callable[[], None],
-        begin_drain: Callable[[], None],
+        begin_drain: Callable[[int], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Put the parts together; nothing listens yet.
 
         `heartbeat` says who this instance is and whether it moves, `changed` asks for one to be sent, and
-        `begin_drain` is called when an operator asks for it; the limits of keys go by `clock`. Raises
-        ConfigError for what cannot be used.
+        `begin_drain` is called when an operator asks for it, with the seconds that it may take; the limits of
+        keys go by `clock`. Raises ConfigError for what cannot be used.
         """
         config = fit_connections(config)
         tasks = Tasks()
@@ -117,10 +117,18 @@ class Gateway:
 
     async def leave_ports(self) -> None:
         """Leave the ports to the other gateways that share them, before the last calls have ended."""
+        if not self._has_neighbour():
+            return
         await divert_new_connections((self.grpc.address, self.http.address))
         self.context.tasks.start("leave-grpc-port", self.grpc.leave_port())
         await self.http.leave_port()
         await asyncio.sleep(LAST_CALLS_S)
+
+    def _has_neighbour(self) -> bool:
+        """Return whether another gateway listens where this one does; else nobody would be connected anew."""
+        me = self.context.instance
+        others = (view.heartbeat for view in self.context.fleet.instances("gateway"))
+        return any(beat.instance != me and beat.gateway.grpc == self.grpc.address for beat in others)
 
     async def stop(self) -> None:
         """End both edges and what was begun in the background; a gateway that never started stops too."""

@@ -135,7 +135,7 @@ def stack_options(
             {
                 "fleet_key": fleet_key,
                 **for_people,
-                **_defaults_of(role, counts[role], draft, state_dir),
+                **_defaults_of(role, draft, state_dir),
                 **_defaults_of_models(role, said),
             },
             options[role],
@@ -218,11 +218,11 @@ def _follow_the_same_adapters(speculator: Settings, decode: Settings) -> None:
         speculator.by_name["adapter_file"] = Setting(file, SourceKind.STACK, STACK_SOURCE)
 
 
-def _defaults_of(role: str, instances: int, draft: str, state_dir: Path) -> dict[str, Any]:
+def _defaults_of(role: str, draft: str, state_dir: Path) -> dict[str, Any]:
     """Return what a stack sets where nobody has said anything."""
     if role == "gateway":
         ports = {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
-        return ports | {"share_ports": instances > 1}
+        return ports | {"share_ports": True}
     if role == "retriever":
         return {"corpus": (str(DOCUMENTS),), "state_dir": str(state_dir)}
     if role not in ENGINE_ROLES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -15,6 +16,8 @@ from services.launcher.state import credentials_file
 from shared.config.config_file import FILE_VARIABLE, MODEL_TABLE
 from shared.config.fields import COMMON_SETTINGS, MODEL_SETTINGS, text_of_value
 from shared.config.settings import SourceKind
+from shared.files.roll_file import stand_in_name
+from shared.messages import MAX_DRAIN_S
 from shared.process.cores import usable_cores
 from shared.roles import ENGINE_ROLES, REQUIRED_ROLES, ROLES
 
@@ -61,6 +64,21 @@ def fork_server_environ(environ: Mapping[str, str] = os.environ) -> dict[str, st
     """Return the environment of the process that services are forked from; each then gets one of its own."""
     paths = (str(REPOSITORY), environ.get("PYTHONPATH", ""))
     return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+
+
+def stand_in_spec(spec: InstanceSpec, name: str, options: StackOptions) -> InstanceSpec:
+    """Return what runs beside an instance, under another name, and does the same until it is told
+    to end; then it finishes all that it has."""
+    told = {"INSTANCE": name, f"{spec.role.upper()}_DRAIN_TIMEOUT_S": str(MAX_DRAIN_S)}
+    if not options.nats_url:
+        told["NATS_CREDENTIALS"] = str(credentials_file(options.state_dir, name))
+    named = {f"PENSTOCK_{key}": value for key, value in told.items()}
+    return replace(spec, instance=name, environ={**spec.environ, **named})
+
+
+def stand_in_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return role and name of what stands in for an instance of each role while that is started anew."""
+    return [(role, stand_in_name(role, counts[role])) for role in ROLES if counts[role]]
 
 
 def instance_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:

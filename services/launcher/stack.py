@@ -12,10 +12,17 @@ from typing import Protocol
 from services.launcher.adapters import prepare_adapter_file
 from services.launcher.nats import nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
-from services.launcher.plan import fork_server_environ, instance_names, plan_instances
+from services.launcher.plan import (
+    fork_server_environ,
+    instance_names,
+    plan_instances,
+    stand_in_names,
+    stand_in_spec,
+)
 from services.launcher.ports import check_free, free_ports, hold_port
 from services.launcher.processes.forker import Forker, forking_works
 from services.launcher.processes.instance import Instance, InstanceSpec, StartFailed
+from services.launcher.roll_follower import RollFollower
 from services.launcher.stack_log import StackLog
 from services.launcher.state import STACK_NAME, RunningInstance, StackState, StateDir, credentials_file
 from services.launcher.watch.prober import Prober
@@ -85,13 +92,14 @@ class Stack:
         self._heard_s: dict[tuple[str, str], float] = {}
         self._news = asyncio.Event()
         """A process has come, or is in another state."""
-        self._instances: list[Instance] = []
+        self.instances: list[Instance] = []
         self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
         self._held_ports = ExitStack()
         self._troubles = Troubles(self._say)
         self._forker: Forker | None = None
         self._forking: asyncio.Task[None] | None = None
+        self._roll: RollFollower | None = None
 
     async def run(self) -> None:
         self._state.acquire()
@@ -142,7 +150,9 @@ class Stack:
 
     async def _start_nats(self) -> None:
         if not self._nats_url:
-            config = write_users(self._state, instance_names(self._options.counts))
+            config = write_users(
+                self._state, [*instance_names(self._options.counts), *stand_in_names(self._options.counts)]
+            )
             self._nats_credentials = str(credentials_file(self._state.path, OPERATOR))
             spec, self._nats_url = nats_spec(config)
             self._nats = self._launch(spec)
@@ -181,7 +191,8 @@ class Stack:
         if preload and forking_works():
             self._forker = Forker([*preload], fork_server_environ(), self._log)
             self._forking = asyncio.create_task(self._forker.run(), name="forker")
-        self._instances = [self._launch(spec) for spec in specs]
+        self.instances = [self._launch(spec) for spec in specs]
+        self._roll = RollFollower(self._state.path, self, self._forker, self._say)
 
     def _launch(self, spec: InstanceSpec) -> Instance:
         instance = Instance(spec, self._log, forker=self._forker)
@@ -193,7 +204,7 @@ class Stack:
         watch = StartWatch(self._options.start_timeout_s)
         loading: set[str] = set()
         while not self.stop.is_set():
-            missing = [instance for instance in self._instances if not self._check_ready(instance, loading)]
+            missing = [instance for instance in self.instances if not self._check_ready(instance, loading)]
             if not missing:
                 return True
             late = watch.late({instance.spec.instance: self._steps(instance) for instance in missing})
@@ -229,8 +240,8 @@ class Stack:
     async def _watch(self) -> None:
         """Keep, until told to stop, stack.json true and the services alive. Raises what ends an instance for
         good."""
-        gateways = [instance for instance in self._instances if instance.spec.role == "gateway"]
-        sharing = StoppedWatch(gateways if self._options.share_ports else ())
+        assert self._roll is not None
+        sharing = StoppedWatch(self._sharing_gateways)
         watches = (
             asyncio.create_task(Prober(self._addresses).run(), name="prober"),
             asyncio.create_task(sharing.run(), name="stopped-watch"),
@@ -239,7 +250,8 @@ class Stack:
             while not self.stop.is_set():
                 await self._tick(WATCH_POLL_S)
                 await self._keep_bus()
-                for instance in self._instances:
+                self._roll.look()
+                for instance in self.instances:
                     self._check_ready(instance, loading=set())
                 self._write_state()
                 for watch in watches:
@@ -264,7 +276,7 @@ class Stack:
 
     def _addresses(self) -> list[tuple[Instance, str]]:
         """Return where each running process serves /live, unless its heartbeats say that it lives."""
-        beats = [(instance, self._beat(instance)) for instance in self._instances]
+        beats = [(instance, self._beat(instance)) for instance in self.instances]
         return [
             (instance, beat.metrics)
             for instance, beat in beats
@@ -286,8 +298,8 @@ class Stack:
             )
         finally:
             await cancel_until_done(*told)
-        for task in self._tasks.values():
-            if task.done():
+        for instance, task in self._tasks.items():
+            if task.done() and not (self._roll is not None and self._roll.is_stand_in(instance)):
                 task.result()
         if self._forking is not None and self._forking.done():
             self._forking.result()
@@ -313,10 +325,35 @@ class Stack:
             http=self._http,
             nats=self._nats_url,
             nats_credentials=self._nats_credentials or None,
-            instances=tuple(_described(instance, self._beat(instance)) for instance in self._instances),
+            instances=tuple(_described(instance, self._beat(instance)) for instance in self.instances),
             adapter_file=str(self._options.adapter_file),
             models=self._model_paths,
+            share_ports=self._options.share_ports,
+            roll=self._roll.number if self._roll is not None else 0,
+            stand_in=self._roll.stand_in if self._roll is not None else "",
+            roll_trouble=self._roll.trouble if self._roll is not None else "",
         )
+
+    # ---- roll ---------------------------------------------------------------------------------
+
+    def start_stand_in(self, name: str, stands_for: Instance) -> tuple[Instance, asyncio.Task[None]]:
+        """Start an instance that does what another one does, beside it."""
+        spec = stand_in_spec(stands_for.spec, name, self._options)
+        self._ours.add((spec.role, spec.instance))
+        instance = self._launch(spec)
+        self.instances.append(instance)
+        return instance, self._tasks[instance]
+
+    def forget_stand_in(self, instance: Instance) -> None:
+        """It has ended, and is not started again."""
+        self.instances.remove(instance)
+        del self._tasks[instance]
+        self._ours.discard((instance.spec.role, instance.spec.instance))
+
+    def _sharing_gateways(self) -> list[Instance]:
+        """Return the gateways among which the kernel shares out connections."""
+        gateways = [instance for instance in self.instances if instance.spec.role == "gateway"]
+        return gateways if self._options.share_ports and len(gateways) > 1 else []
 
     # ---- end ----------------------------------------------------------------------------------
 
@@ -326,8 +363,8 @@ class Stack:
         if self._forker is not None and self._forking is not None:
             self._forker.close()
             await asyncio.wait((self._forking,), timeout=KILL_TIMEOUT_S)
-        gateways = [instance for instance in self._instances if instance.spec.role == "gateway"]
-        others = [instance for instance in self._instances if instance.spec.role != "gateway"]
+        gateways = [instance for instance in self.instances if instance.spec.role == "gateway"]
+        others = [instance for instance in self.instances if instance.spec.role != "gateway"]
         await self._end_group(gateways, GATEWAY_TIMEOUT_S)
         await self._end_group(others, max(LEAST_TIMEOUT_S, until_s - time.monotonic()))
         await self._close_bus()

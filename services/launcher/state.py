@@ -16,6 +16,7 @@ import structlog
 
 from shared.errors import InvalidRequest, Unavailable
 from shared.files.private_folder import make_private_folder
+from shared.files.roll_file import ROLL_NAME
 from shared.files.stack_register import LOCK_NAME, forget_stack, register_stack
 
 log = structlog.get_logger()
@@ -53,6 +54,8 @@ class StackState:
 
     `nats_credentials` is the file with which commands like `penstock status` come in; None = none needed.
     `adapter_file` is the one that the workers follow, `models` where the files of models and the draft are.
+    `share_ports`: all gateways listen on the same ports. `roll` is the number of the roll whose code starts
+    now, `stand_in` the instance that stands in for others, `roll_trouble` why it could not be started.
     """
 
     grpc: str
@@ -62,6 +65,10 @@ class StackState:
     instances: tuple[RunningInstance, ...]
     adapter_file: str = ""
     models: tuple[str, ...] = ()
+    share_ports: bool = False
+    roll: int = 0
+    stand_in: str = ""
+    roll_trouble: str = ""
 
 
 def credentials_file(state_dir: Path, user: str) -> Path:
@@ -154,6 +161,7 @@ class StateDir:
 
     def clear(self) -> None:
         (self.path / STACK_NAME).unlink(missing_ok=True)
+        (self.path / ROLL_NAME).unlink(missing_ok=True)
         shutil.rmtree(self.path / BUS_FOLDER, ignore_errors=True)
         self._written = None
 

@@ -53,7 +53,7 @@ class Host(Protocol):
     def incarnation(self) -> int: ...
     @property
     def bus(self) -> Bus: ...
-    def begin_drain(self) -> None: ...
+    def begin_drain(self, patience_s: int = 0) -> None: ...
 
 
 class BusActor(Actor):
@@ -115,8 +115,8 @@ class BusActor(Actor):
                 await self.bus.answer(delivery.envelope, report)
             case messages.SnapshotRequest(bucket):
                 await self.bus.answer(delivery.envelope, self.snapshot(bucket))
-            case messages.Drain():
-                host.begin_drain()
+            case messages.Drain(patience_s):
+                host.begin_drain(patience_s)
                 await self.bus.answer(delivery.envelope, messages.Accepted())
             case message:
                 if isinstance(message, REQUEST_MESSAGES):

@@ -7,5 +7,6 @@ file_signature  whether a file has changed
 api_key_file    API keys: hashes, tenants, limits
 rotated_log     the log of a stack, as it is written
 log_reader      the same, as it is read
+roll_file       how a stack is rolled
 adapter_file    which adapters are to be loaded
 """

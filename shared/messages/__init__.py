@@ -41,6 +41,7 @@ from shared.messages.compatibility import ASKS_THAT_DECIDE, MEANING_VERSION
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import Accepted, Envelope, Failure
 from shared.messages.fleet import (
+    MAX_DRAIN_S,
     MAX_REPORTED_TENANTS,
     AuditReport,
     AuditRequest,
@@ -236,6 +237,7 @@ __all__ = [
     "MAX_CITED_PASSAGE_BYTES",
     "MAX_COMPARED_BYTES",
     "MAX_CORPUS_CHARS",
+    "MAX_DRAIN_S",
     "MAX_EMBED_TEXTS",
     "MAX_EMBED_TEXT_BYTES",
     "MAX_FILTERS",

@@ -9,6 +9,8 @@ from shared.fairness.share import TenantShare
 from shared.messages.adapters import AdapterReport
 from shared.sampling.defaults import SamplingDefault
 
+MAX_DRAIN_S = 3600
+"""The longest time that an instance is asked to give what it has, as it drains."""
 MAX_REPORTED_TENANTS = 16
 """The most tenants whose parts of a queue a heartbeat tells."""
 
@@ -247,4 +249,7 @@ class AuditReport:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Take no new work, finish what is there, then exit."""
+    """Take no new work, finish what is there, then exit. What is there may take `patience_s`, up to
+    MAX_DRAIN_S, where that is longer than the instance was told to give it."""
+
+    patience_s: int = 0

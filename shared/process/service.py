@@ -36,7 +36,7 @@ from shared.config.settings import load_config
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
-from shared.messages import Heartbeat
+from shared.messages import MAX_DRAIN_S, Heartbeat
 from shared.process.descriptors import raise_descriptor_limit
 from shared.process.heap import settle_heap
 from shared.process.niceness import step_back
@@ -78,6 +78,8 @@ class Service(Generic[C]):
         """Unix µs of the start: a new one tells everybody that all state is gone."""
         self.state = "loading"
         self.stopping = asyncio.Event()
+        self.drain_s = config.drain_timeout_s
+        """The longest time for what is there to finish, once a drain begins."""
         self.supervisor = Supervisor()
         self.fleet = FleetView(roles=FOLLOWED_ROLES[role], places=role == "gateway")
         self.watchdog = Watchdog(self._activities, self._end_hung, limit_s=config.watchdog_s)
@@ -136,12 +138,13 @@ class Service(Generic[C]):
             self._heartbeats.changed()
 
     def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """`callback` returns once the work in hand is finished; bounded by config.drain_timeout_s."""
+        """`callback` returns once the work in hand is finished; bounded by `drain_s`."""
         self._on_drain.append(callback)
 
-    def begin_drain(self) -> None:
-        """Take no new work, finish, exit. The same as SIGTERM."""
+    def begin_drain(self, patience_s: int = 0) -> None:
+        """Take no new work, finish, exit. SIGTERM is the same without `patience_s`."""
         if not self.stopping.is_set():
+            self.drain_s = max(self.config.drain_timeout_s, min(patience_s, MAX_DRAIN_S))
             self.state = "draining"
             log.info("draining")
             self.changed()
@@ -153,11 +156,11 @@ class Service(Generic[C]):
         await self.supervisor.run_until(self.stopping)
         self.check_bus()
         try:
-            async with asyncio.timeout(self.config.drain_timeout_s):
+            async with asyncio.timeout(self.drain_s):
                 for callback in reversed(self._on_drain):
                     await callback()
         except TimeoutError:
-            log.warning("drain_incomplete", drain_timeout_s=self.config.drain_timeout_s)
+            log.warning("drain_incomplete", drain_s=self.drain_s)
 
     def check_bus(self) -> None:
         """Raises Unavailable where the connection to NATS is gone for good."""
@@ -291,7 +294,7 @@ async def _run_body(service: Service[C], body: Body[C]) -> None:
     watch = start_task(service.supervisor.run_until(service.stopping), name="watch")
     try:
         await asyncio.wait([body_task, watch], return_when=asyncio.FIRST_COMPLETED)
-        _force_exit_after(service.config.drain_timeout_s + EXIT_GRACE_S)
+        _force_exit_after(service.drain_s + EXIT_GRACE_S)
         if service.running or body_task.done():
             await body_task
         else:

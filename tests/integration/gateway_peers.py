@@ -292,7 +292,7 @@ async def gateway_named(
         incarnation=incarnation,
         heartbeat=partial(heartbeat, "gateway", instance),
         changed=lambda: None,
-        begin_drain=lambda: None,
+        begin_drain=lambda _: None,
         clock=clock,
     )
     await built.start()

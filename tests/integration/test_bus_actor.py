@@ -48,8 +48,9 @@ class Process:
         self.gate.set()
         self.handled: list[Any] = []
 
-    def begin_drain(self) -> None:
+    def begin_drain(self, patience_s: int = 0) -> None:
         self.draining = True
+        self.patience_s = patience_s
 
 
 class Worker(BusActor):
@@ -112,8 +113,8 @@ async def test_a_service_without_a_prefix_cache_has_an_empty_snapshot(bus: Bus) 
 
 
 async def test_a_drain_reaches_the_process(bus: Bus, process: Process) -> None:
-    assert await ask(bus, Drain()) == Accepted()
-    assert process.draining
+    assert await ask(bus, Drain(patience_s=7)) == Accepted()
+    assert (process.draining, process.patience_s) == (True, 7)
 
 
 async def test_a_typed_error_is_an_answer_and_no_crash(bus: Bus, worker: ActorRef[Worker]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import socket
 
 from shared.messages import (
     Open,
@@ -15,6 +17,8 @@ from tests.integration.http_edge import CHAT, HELLO, TEXT, edge, streamed
 from tests.support.block_hashes import hashes_of
 from tests.support.http import events
 from tests.support.wait import until
+
+TIMEOUT_S = 60
 
 
 async def test_a_chat_is_answered_in_one_body_with_exact_usage(nats_url: str) -> None:
@@ -209,3 +213,22 @@ async def test_a_salt_holds_for_what_was_generated_when_a_request_is_placed_anew
     ids = [ord(letter) for letter in "hello" + "x" * 20]
     names = [pack_hashes(hashes_of(ids, "", scope)) for scope in ("\0a", "")]
     assert again.block_hashes == names[0] != names[1]
+
+
+async def test_who_has_connected_as_the_port_is_left_is_still_answered_once(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        host, _, port = here.running.http.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        leaving = asyncio.create_task(here.running.http.leave_port())
+        await until(lambda: refuses(host, int(port)))
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(TIMEOUT_S):
+            answer = await reader.read()  # to the end of the connection
+            await leaving
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def refuses(host: str, port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex((host, port)) == errno.ECONNREFUSED

@@ -26,12 +26,12 @@ CONSTANTS: dict[str, float] = {
 """The constants of the code that a test may make shorter."""
 
 SERVICE = '''
-"""A service that does nothing but say how it is: ready until SIGTERM; with "live" also over HTTP."""
+"""A service that does nothing but say how it is: ready until it drains; with "live" also over HTTP."""
 import asyncio, os, signal, sys, time
 from shared.bus import Bus
 from shared.bus.credentials import load_credentials
-from shared.bus.subjects import fleet
-from shared.messages import Heartbeat
+from shared.bus.subjects import fleet, inbox
+from shared.messages import Accepted, Drain, Heartbeat
 from shared.telemetry import logging
 from shared.telemetry.http import TelemetryServer
 import structlog
@@ -49,6 +49,13 @@ async def main():
         await http.start("127.0.0.1", 0)
     credentials = load_credentials(os.environ.get("PENSTOCK_NATS_CREDENTIALS", ""))
     bus = await Bus.connect(os.environ["PENSTOCK_NATS_URL"], name=instance, credentials=credentials)
+    def told(delivery):
+        if isinstance(delivery.message, Drain):
+            answers.append(asyncio.create_task(bus.answer(delivery.envelope, Accepted())))
+            stop.set()
+
+    answers = []
+    await bus.serve(inbox(role, instance), told)
     now = time.time_ns() // 1000
     while not stop.is_set():
         metrics = http.address or "127.0.0.1:9"
@@ -60,6 +67,7 @@ async def main():
         except TimeoutError:
             pass
     print("goodbye from", instance, flush=True)
+    await asyncio.gather(*answers)
     await bus.close()
 
 logging.configure("info", role, instance, log_format=os.environ["PENSTOCK_LOG_FORMAT"])

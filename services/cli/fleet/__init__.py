@@ -9,6 +9,9 @@ stack_process    the process of an instance here, and its end where it hangs
 drain            let an instance finish its work and end
 instance_restart one instance drains, or is killed where it hangs, and is ready again
 restart          that for an instance, or for each of a role
+code_digest      whether the code on the disk is the same as before
+stack_roll       every instance anew, with one more of its role meanwhile
+roll             that for a stack here, or for some of its roles
 down             stop the stack that runs
 logs             what its services have said
 adapter_reports  which adapters workers say they have

@@ -47,10 +47,13 @@ async def is_wanted(beat: Heartbeat, command: str) -> bool:
     return False
 
 
-async def begin_drain(bus: Bus, role: str, instance: str, within_s: float = ASK_TIMEOUT_S) -> None:
-    """Let it take nothing new, finish and end. Raises PenstockError where it does not answer in time."""
+async def begin_drain(
+    bus: Bus, role: str, instance: str, within_s: float = ASK_TIMEOUT_S, *, patience_s: float = 0
+) -> None:
+    """Let it take nothing new, finish and end; what it has may take `patience_s`, or what it was configured
+    to give. Raises PenstockError where it does not answer in time."""
     deadline = Deadline.after(within_s)
-    await bus.ask(inbox(role, instance), Drain(), bus.envelope(deadline=deadline), deadline)
+    await bus.ask(inbox(role, instance), Drain(round(patience_s)), bus.envelope(deadline=deadline), deadline)
 
 
 async def _typed_line() -> str:

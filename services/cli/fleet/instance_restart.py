@@ -34,16 +34,24 @@ class InstanceLife:
 
 class InstanceRestart:
     """`process` is the one of the life, where it is of a stack here: it is killed when it has not answered
-    for `kill_after_s`, or, once it drains, has said nothing for so long. Elsewhere nobody is killed."""
+    for `kill_after_s`, or, once it drains, has said nothing for so long. Elsewhere nobody is killed.
+    `patience_s` as in `begin_drain`."""
 
     def __init__(
-        self, bus: Bus, fleet: Fleet, life: InstanceLife, process: StackProcess | None, kill_after_s: float
+        self,
+        bus: Bus,
+        fleet: Fleet,
+        life: InstanceLife,
+        process: StackProcess | None,
+        kill_after_s: float,
+        patience_s: float = 0,
     ) -> None:
         self.fleet = fleet
         self.life = life
         self._bus = bus
         self._process = process
         self._kill_after_s = kill_after_s
+        self._patience_s = patience_s
         self._began_s = self._heard_s = time.monotonic()
         self._is_killed = False
         self._is_told_of_end = False
@@ -74,7 +82,7 @@ class InstanceRestart:
         while not self._has_ended:
             left_s = max(POLL_S, self._kill_after_s - self._took_s)
             try:
-                await begin_drain(self._bus, self.life.role, instance, left_s)
+                await begin_drain(self._bus, self.life.role, instance, left_s, patience_s=self._patience_s)
             except (NoAnswer, NoListener) as error:
                 if self._took_s >= self._kill_after_s:
                     self._end_hung(error)

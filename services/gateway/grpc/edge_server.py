@@ -20,6 +20,7 @@ from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
+from shared.messages import MAX_DRAIN_S
 from shared.roles import REQUIRED_ROLES
 
 log = structlog.get_logger()
@@ -118,8 +119,9 @@ class EdgeServer:
                     await lost.wait()
 
     async def leave_port(self) -> None:
-        """Listen no more and tell clients to connect elsewhere for what they ask next; live calls go on."""
-        await self._server.stop(self._config.drain_timeout_s)
+        """Listen no more and tell clients to connect elsewhere for what they ask next; live calls go on until
+        `stop`."""
+        await self._server.stop(MAX_DRAIN_S)
 
     async def drain(self) -> None:
         """Tell clients to go elsewhere, then wait for the live requests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -42,6 +43,10 @@ close it and not we."""
 LINGER_S = 2.0
 """The longest time for the rest of a body that nobody wants any more, so that its client hears why."""
 STOP_GRACE_S = 0.5
+FIRST_WORDS_S = 3.0
+"""The longest wait, as the port is left, for the first request of who has connected: its client may be on a
+busy machine."""
+FIRST_WORDS_POLL_S = 0.02
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -116,10 +121,13 @@ class HttpServer:
             log.warning("api_keys_in_clear", help="keys can be read on their way; set tls_cert and tls_key")
 
     async def leave_port(self) -> None:
-        """Listen no more; a connection is closed when it has no request, or its last one is answered."""
+        """Listen no more; a connection is closed when it has no request, or its last one is answered.
+
+        One that has not asked yet is given a moment for that: its client is about to.
+        """
         if self._connections is not None:
             await self._connections.listener.stop()
-            self._connections.pre_shutdown()
+            await self._connections.leave()
 
     async def stop(self) -> None:
         """Close every connection; bounded."""
@@ -147,6 +155,7 @@ class _Connections(web.Server):
         )
         self._to = respond
         self._places: dict[Any, Place] = {}
+        self._is_leaving = False
         self.listener = Listener(self._protocol, self._forget, config.http_max_connections, tls)
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
@@ -154,6 +163,17 @@ class _Connections(web.Server):
         if place is not None:
             self.listener.release(place)
         super().connection_lost(handler, exc)
+
+    async def leave(self) -> None:
+        """Close each connection as soon as it has been answered; bounded."""
+        self._is_leaving = True
+        for handler, place in [*self._places.items()]:
+            if not place.silent:
+                handler.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_WORDS_S):
+                while any(place.silent for place in self._places.values()):  # noqa: ASYNC110 - for a moment
+                    await asyncio.sleep(FIRST_WORDS_POLL_S)
 
     def _forget(self, place: Place) -> None:
         self._places.pop(place.protocol, None)
@@ -169,7 +189,7 @@ class _Connections(web.Server):
             return await self._to(request, for_health=False)
         place.heard()
         response = await self._to(request, for_health=place.for_health)
-        if place.for_health:
+        if place.for_health or self._is_leaving:
             request.protocol.close()
         return response
 

@@ -56,7 +56,7 @@ class SessionRegistry:
         incarnation: int,
         heartbeat: Callable[[], Heartbeat],
         changed: Callable[[], None],
-        begin_drain: Callable[[], None],
+        begin_drain: Callable[[int], None],
     ) -> None:
         self._context = context
         self._key_gate = key_gate
@@ -199,8 +199,8 @@ class SessionRegistry:
                 self._context.tasks.start("account", self._answer_account(envelope, name))
             case SnapshotRequest():
                 self._answer(envelope, Snapshot(0, b""))
-            case Drain():
-                self._begin_drain()
+            case Drain(patience_s):
+                self._begin_drain(patience_s)
                 self._answer(envelope, messages.Accepted())
             case _:
                 name = type(message).__name__

@@ -107,6 +107,14 @@ class Forker:
                 pid = await self._ask_server(request, write_fd)
             return Child(AdoptedProcess(pid), output, pipe)
 
+    def renew(self, python: str, environ: Mapping[str, str]) -> None:
+        """Import anew, by this program and under this environment: the code may be another one by now."""
+        self._command = (python, *self._command[1:])
+        self._environ = {**environ, "OPENBLAS_NUM_THREADS": "1"}
+        self._server = None  # what it forks from now on would be the code before
+        if self._process is not None:
+            send(self._process, signal.SIGKILL)
+
     def close(self) -> None:
         """End the server, which has nothing to finish; what it forked goes on."""
         self._closed.set()

@@ -22,10 +22,12 @@ STOPPED = "T"
 
 
 class StoppedWatch:
-    """`gateways` are the instances that share their ports."""
+    """`gateways` returns the instances that share their ports now."""
 
-    def __init__(self, gateways: Iterable[Instance], state_of: Callable[[int], str] | None = None) -> None:
-        self._gateways = tuple(gateways)
+    def __init__(
+        self, gateways: Callable[[], Iterable[Instance]], state_of: Callable[[int], str] | None = None
+    ) -> None:
+        self._gateways = gateways
         self._state_of = state_of or process_state
         self._stopped: dict[int, int] = {}  # by process: looks in a row
 
@@ -38,7 +40,7 @@ class StoppedWatch:
     def look(self) -> None:
         """Look once; ends whoever has been stopped for too long."""
         stopped: dict[int, int] = {}
-        for gateway in self._gateways:
+        for gateway in self._gateways():
             pid = gateway.pid
             if not pid or self._state_of(pid) != STOPPED:
                 continue

@@ -9,7 +9,7 @@ import pytest
 
 from services.launcher.adapters import prepare_adapter_file
 from services.launcher.options import ADAPTER_FILE_NAME, REPOSITORY, SHIPPED_DRAFT, parse_options
-from services.launcher.plan import plan_instances
+from services.launcher.plan import plan_instances, stand_in_names, stand_in_spec
 from services.launcher.processes.instance import InstanceSpec
 from services.launcher.role_settings import config_type
 from services.launcher.state import credentials_file
@@ -323,10 +323,26 @@ def test_each_gateway_has_a_port_for_http() -> None:
     assert ports == ["17", "18"]
 
 
-@pytest.mark.parametrize(("gateways", "shared"), [("1", False), ("2", True)])
-def test_several_gateways_share_their_ports(gateways: str, shared: bool) -> None:
-    assert parse_options(["--gateway", gateways], {}).share_ports is shared
-    assert config_of("gateway", ["--gateway", gateways], {}).share_ports is shared
+@pytest.mark.parametrize("gateways", ["1", "2"])
+def test_gateways_share_their_ports_also_with_what_stands_in_for_the_only_one(gateways: str) -> None:
+    assert parse_options(["--gateway", gateways], {}).share_ports
+    assert config_of("gateway", ["--gateway", gateways], {}).share_ports
+
+
+def test_what_stands_in_for_an_instance_is_the_same_under_another_name(tmp_path: Path) -> None:
+    environ = {"PENSTOCK_DECODE_DRAIN_TIMEOUT_S": "5"}
+    options = parse_options(["--decode", "2", "--state-dir", str(tmp_path)], environ)
+    specs = plan_instances(options, nats_url="nats://h:1", grpc_ports=[7], http_ports=[17], environ=environ)
+    spec = next(spec for spec in specs if spec.instance == "decode-0")
+    assert stand_in_names(options.counts)[4] == ("decode", "decode-2")
+    stand_in = stand_in_spec(spec, "decode-2", options)
+    changed = dict(stand_in.environ.items() - spec.environ.items())
+    assert (stand_in.role, stand_in.instance, stand_in.command) == ("decode", "decode-2", spec.command)
+    assert changed == {
+        "PENSTOCK_INSTANCE": "decode-2",
+        "PENSTOCK_NATS_CREDENTIALS": str(credentials_file(tmp_path, "decode-2")),
+        "PENSTOCK_DECODE_DRAIN_TIMEOUT_S": "3600",
+    }
 
 
 def test_gateways_have_ports_of_their_own_where_that_is_said() -> None:

@@ -34,7 +34,7 @@ class Playing:
     async def start(self, role: str, script: str) -> Instance:
         command = ("/bin/sh", "-c", script)
         child = self.stack._launch(InstanceSpec(role, f"{role}-0", command, {"PATH": os.environ["PATH"]}))
-        self.stack._instances.append(child)
+        self.stack.instances.append(child)
         self.stack._ours.add((role, f"{role}-0"))
         await until(lambda: "here" in child.last_lines)
         return child

@@ -43,6 +43,10 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
         ],
         "adapter_file": "/state/adapters.toml",
         "models": [],
+        "share_ports": False,
+        "roll": 0,
+        "stand_in": "",
+        "roll_trouble": "",
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stack.json", "stack.lock"]
     state_dir.release()

@@ -153,6 +153,23 @@ async def test_a_server_that_ends_takes_no_service_with_it_and_comes_back(enviro
     assert f"{NAME} was killed by SIGKILL; services start as programs of their own" in log.text()
 
 
+async def test_a_server_that_is_renewed_forks_what_the_code_is_by_then(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    (newer / "preloaded.py").write_text("")
+    (newer / "waits.py").write_text("print('newer', flush=True)\n")
+    path = os.pathsep.join((str(REPOSITORY), str(newer)))
+    async with running(environ, Log()) as forker:
+        await said_by(await forker.fork("tells", environ))
+        forker.renew(sys.executable, {**environ, "PYTHONPATH": path})
+        with pytest.raises(NotForked):
+            await forker.fork("waits", environ)
+        output, _ = await said_by(await forked_when_back(forker, environ))
+    assert output == b"newer\n"
+
+
 async def test_a_server_that_has_just_ended_cannot_fork_and_that_is_all(environ: dict[str, str]) -> None:
     """Whatever killed it may have killed services too, which are started again before we hear of it."""
     async with running(environ, Log()) as forker:

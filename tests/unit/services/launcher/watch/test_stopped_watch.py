@@ -28,7 +28,7 @@ class States:
 def test_a_gateway_that_stays_stopped_is_ended_once() -> None:
     stopped, running, states = Probed(), Probed(), States()
     running.life = 2
-    watch = StoppedWatch((stopped, running), states)
+    watch = StoppedWatch(lambda: (stopped, running), states)
     states.of[1] = STOPPED
     for _ in range(STOPPED_LOOKS - 1):
         watch.look()
@@ -41,7 +41,7 @@ def test_a_gateway_that_stays_stopped_is_ended_once() -> None:
 
 def test_one_that_goes_on_in_time_or_is_another_process_by_then_is_left_alone() -> None:
     gateway, states = Probed(), States()
-    watch = StoppedWatch((gateway,), states)
+    watch = StoppedWatch(lambda: (gateway,), states)
     for _ in range(3):
         states.of[1] = STOPPED
         for _ in range(STOPPED_LOOKS - 1):
