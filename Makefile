@@ -24,6 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 UP ?=
 DRILLS ?=
 SEEDS ?=
+BEFORE ?=
 STAMP := $(VENV)/.stamp
 STUBS := protos/penstock/v1/inference_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
@@ -105,8 +106,8 @@ protos: setup ## the Python of protos/penstock/v1/inference.proto
 client: setup ## the wheel of the Python client, in protos/python/dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir protos/python/dist ./protos/python
 
-drills: setup ## cancels, deadlines, crashes, overload, fairness, identity on real processes: tables, about 15 minutes
-	$(BIN)/python -m tests.chaos $(DRILLS)
+drills: setup ## cancels, deadlines, crashes, overload, fairness, identity, upgrades on real processes: tables, half an hour
+	PENSTOCK_BEFORE=$(BEFORE) $(BIN)/python -m tests.chaos $(DRILLS)
 
 # SEED alone is one world, told in full: `make simulate SEED=17`. SEEDS is how many, from the first one on.
 simulate: setup ## whole fleets in one loop, a world a seed, while all kinds of things break: MINUTES=5, SEEDS=, SEED=

@@ -14,6 +14,7 @@ from tests.chaos import (
     drill_fairness,
     drill_identity,
     drill_overload,
+    drill_roll,
 )
 from tests.chaos.world import Models, drill_stack
 from tests.support.stack import Stack
@@ -49,6 +50,12 @@ async def test_expiry_in_every_phase_names_its_hop(stack: Stack) -> None:
 async def test_under_overload_every_call_is_served_or_shed_with_a_hint(stack: Stack) -> None:
     report = drill_overload.new_report()
     await drill_overload.hold_on(stack, drill_overload.SHORT, report)
+    assert report.broken(timed=False) == []
+
+
+async def test_what_is_rolled_under_load_fails_no_request(stack: Stack) -> None:
+    report = drill_roll.new_report()
+    await drill_roll.hold_on(stack, drill_roll.SHORT, report)
     assert report.broken(timed=False) == []
 
 

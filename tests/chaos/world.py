@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tests.support.client import connect, generate, request
+from tests.support.data import REPOSITORY
 from tests.support.models import draft_of, target_model
 from tests.support.stack import Instance, Stack, audit, metrics_of
 from tests.support.wait import until
@@ -48,7 +49,12 @@ class Models:
         return (*chosen, *more)
 
 
-def drill_stack(models: Models, *more: str, environ: Mapping[str, str] = MappingProxyType({})) -> Stack:
+def drill_stack(
+    models: Models,
+    *more: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    root: Path = REPOSITORY,
+) -> Stack:
     """Where drills are held: few slots, so that they can be taken; little patience with who does not read.
 
     Every prompt passes from worker to worker: the more hands, the more there is to drop.
@@ -59,7 +65,7 @@ def drill_stack(models: Models, *more: str, environ: Mapping[str, str] = Mapping
         "PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0",
         "PENSTOCK_GATEWAY_MAX_SESSIONS": "2048",
     }
-    return Stack(*models.options(*more), environ={**settings, **environ})
+    return Stack(*models.options(*more), environ={**settings, **environ}, root=root)
 
 
 def nats_pid(stack: Stack) -> int:

@@ -51,9 +51,15 @@ class Stack:
     """`with Stack("--decode", "3") as stack:` is a running stack; leaving stops it."""
 
     def __init__(
-        self, *options: str, environ: dict[str, str] | None = None, start_timeout_s: float = START_TIMEOUT_S
+        self,
+        *options: str,
+        environ: dict[str, str] | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+        root: Path = REPOSITORY,
     ) -> None:
         self.options = options
+        self.root = root
+        """The code that is started."""
         self.start_timeout_s = start_timeout_s
         # Drills and benchmarks start it too, without what tests/conftest.py says.
         small = {"OMP_NUM_THREADS": "1", "PENSTOCK_DEFAULT_MODEL": "none"}
@@ -69,7 +75,7 @@ class Stack:
         command += ["--state-dir", str(self.state_dir), *self.options]
         self.process = subprocess.Popen(
             command,
-            cwd=REPOSITORY,
+            cwd=self.root,
             env=self.environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
