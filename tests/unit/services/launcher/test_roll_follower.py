@@ -108,7 +108,12 @@ async def test_who_stands_in_is_told_once_to_end_and_has_its_time(tmp_path: Path
         await until((tmp_path / "told").exists)
     assert ((tmp_path / "told").read_text(), roll.stand_in) == ("told\n", "decode-1")
     stand_in.kill()
-    await until(lambda: not keeper.instances[1:] or roll.look())
+
+    def forgotten() -> bool:
+        roll.look()
+        return not keeper.instances[1:]
+
+    await until(forgotten)
 
 
 async def test_a_stand_in_that_cannot_be_started_is_told_of_and_is_tried_again_by_the_next_roll(
