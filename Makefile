@@ -40,7 +40,7 @@ WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tes
 	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos client drills simulate shapes fuzz fuzz-kernels compose-test clients-test bench clean
+.PHONY: help setup demo up test lint format typecheck protos client drills simulate mutants shapes fuzz fuzz-kernels compose-test clients-test bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ drills: setup ## cancels, deadlines, crashes, overload, fairness, identity, upgr
 simulate: setup ## whole fleets in one loop, a world a seed, while all kinds of things break: MINUTES=5, SEEDS=, SEED=
 	$(BIN)/python -m tests.simulation.swarm --minutes $(MINUTES) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(filter command environment,$(firstword $(origin SEED))),--seed $(SEED))
+
+mutants: setup ## how many of the protocol faults that are planted by hand the simulation finds: 20 minutes
+	$(BIN)/python -m tests.simulation.mutants
 
 shapes: setup ## published checkpoints at their real widths on every backend, two of them whole: half an hour, 16 GB
 	$(BIN)/pytest -q tests/shapes --timeout 3600

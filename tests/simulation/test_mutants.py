@@ -1,0 +1,47 @@
+"""Planted faults: each changes one place of the source as it is, and the swarm finds one that is put in."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from tests.simulation.mutants import swapped
+from tests.simulation.mutants.planted import MUTANTS, Mutant
+from tests.simulation.mutants.swapped import changed, plant, source_of
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_what_a_mutant_changes_stands_in_the_source_once(mutant: Mutant) -> None:
+    source = source_of(importlib.import_module(mutant.module))
+    assert compile(changed(source, mutant), mutant.module, "exec") != compile(source, mutant.module, "exec")
+
+
+def test_mutants_have_names_of_their_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
+
+
+def test_a_planted_fault_changes_what_was_imported_before() -> None:
+    imported = swapped.changed
+    before = imported.__code__
+    module = "tests.simulation.mutants.swapped"
+    try:
+        plant(
+            Mutant(
+                "it changes nothing",
+                module,
+                "return source.replace(mutant.right, mutant.wrong)",
+                "return source",
+            )
+        )
+        assert imported("right", SimpleNamespace(name="", right="right", wrong="wrong")) == "right"  # type: ignore[arg-type]
+    finally:
+        imported.__code__ = before
+
+
+def test_a_mutant_of_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="stands 0 times"):
+        changed("a source", Mutant("another", "", "right", "wrong"))
+    with pytest.raises(ValueError, match="stands 2 times"):
+        changed("right, right", Mutant("another", "", "right", "wrong"))
