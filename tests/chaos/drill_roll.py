@@ -69,10 +69,10 @@ async def fewest_ready(stack: Stack) -> AsyncIterator[dict[str, int]]:
         beat = delivery.message
         if isinstance(beat, Heartbeat):
             states[beat.role, beat.instance] = beat.state
-            if set(stack_has) <= {role for (role, _), state in states.items() if state == "ready"}:
-                ready = Counter(role for (role, _), state in states.items() if state == "ready")
-                for role in stack_has:
-                    fewest[role] = min(fewest.get(role, stack_has[role]), ready[role])
+            ready = Counter(role for (role, _), state in states.items() if state == "ready")
+            if fewest or all(ready[role] >= number for role, number in stack_has.items()):  # all are heard
+                for role, number in stack_has.items():
+                    fewest[role] = min(fewest.get(role, number), ready[role])
 
     stack_has = Counter(instance.role for instance in stack.instances())
     bus = await stack.connect("drill-roll")
