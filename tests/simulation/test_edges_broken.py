@@ -17,6 +17,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from shared.errors import PenstockError
 from tests.simulation.corpora import SHARED, index_corpora
 from tests.simulation.edges.http_client import ConnectionBroken, HttpAnswer
 from tests.simulation.fleet import Fleet, fleet_of
@@ -30,6 +31,7 @@ TOKENS = 32
 FAULTS = 6
 LEAVES_AFTER_S = 0.06
 LITTLE_MS = 120
+RESTART_S = 0.5
 REST_S = 60.0
 LIMIT_S = 600.0
 QUESTIONS = ("what carries water to a turbine", "who lowers the gate of a dam", "what turns water into light")
@@ -125,6 +127,22 @@ async def call(fleet: Fleet, number: int, *, patient: bool) -> Heard:
         return Heard.of_http(so_far, lost=True)
 
 
+def begin(fleet: Fleet, name: str, **clock: Any) -> None:
+    """Start an instance, and start it again as a launcher does where it has to give up."""
+    life = fleet.start(name, **clock)
+    node = fleet.world.nodes[name]
+
+    def ended(life: asyncio.Task[None]) -> None:
+        error = None if life.cancelled() else life.exception()
+        if isinstance(error, PenstockError) and fleet.world.nodes[name] is node:
+            fleet.crash(name)
+            fleet.world.call_in(fleet.world.home, RESTART_S, begin, fleet, name)
+        elif error is not None:
+            raise error
+
+    life.add_done_callback(ended)
+
+
 async def break_things(fleet: Fleet, random: Random) -> None:
     for _ in range(FAULTS):
         await asyncio.sleep(random.expovariate(1 / 0.1))
@@ -134,7 +152,7 @@ async def break_things(fleet: Fleet, random: Random) -> None:
             case "crash":
                 fleet.crash(name)
                 await asyncio.sleep(random.random())
-                fleet.start(name)
+                begin(fleet, name)
             case "pause":
                 fleet.world.nodes[name].pause()
                 await asyncio.sleep(random.expovariate(1 / 0.6))
@@ -147,7 +165,7 @@ async def scenario(fleet: Fleet, *, broken: bool) -> list[Heard]:
     random = Random(f"faults {fleet.world.seed}")
     await fleet.server.start()
     for name in WORKERS + GATEWAYS:
-        fleet.start(name, skew_s=random.uniform(-1, 1), drift_ppb=random.randrange(-50_000, 50_000))
+        begin(fleet, name, skew_s=random.uniform(-1, 1), drift_ppb=random.randrange(-50_000, 50_000))
     await fleet.are_ready(WORKERS + GATEWAYS)
     breaking = asyncio.ensure_future(break_things(fleet, random) if broken else asyncio.sleep(0))
     calls = []
@@ -196,6 +214,6 @@ def test_calls_over_both_edges_finish_once_each(fixtures: Fixtures) -> None:
     assert all(one.finished and one.ends == 1 and one.text and not one.degraded for one in heard)
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, 53])
 def test_a_call_ends_once_whatever_breaks_and_nothing_of_it_is_wrong(fixtures: Fixtures, seed: int) -> None:
     check(run(seed, fixtures, broken=True), run(1, fixtures, broken=False))

@@ -31,8 +31,9 @@ class Canceller:
         """
         if not holders:
             return
+        told = sorted(holders)  # the same order in each run, which a set of words has not
         acked = await asyncio.gather(
-            *(self._cancel_holder(request_id, epoch, role, instance, reason) for role, instance in holders)
+            *(self._cancel_holder(request_id, epoch, role, instance, reason) for role, instance in told)
         )
         if all(acked):
             return
