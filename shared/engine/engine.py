@@ -20,7 +20,7 @@ from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
 from shared.engine.engine_core import EngineCore
 from shared.engine.input_processor import InputProcessor
-from shared.engine.intake import Intake, packed_of
+from shared.engine.intake import packed_of
 from shared.engine.loading.config import ModelConfig, load_model_config
 from shared.engine.loading.weights import LoadProgress
 from shared.engine.memory.allocation import Allocation
@@ -29,10 +29,12 @@ from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
 from shared.engine.model_runner import LayerCallback, ModelRunner
+from shared.engine.outlet import Outlet
 from shared.engine.results import (
     NO_STEP,
     AdmitResult,
     Computed,
+    KvLoan,
     PromptScores,
     Reservation,
     StepResult,
@@ -51,6 +53,7 @@ __all__ = [
     "Computed",
     "Engine",
     "EngineConfig",
+    "KvLoan",
     "LayerCallback",
     "PromptScores",
     "Reservation",
@@ -67,7 +70,7 @@ CHECK_BLOCKS = 4096
 """The blocks that an idle engine checks at a time; what waits for it waits no longer than that."""
 
 
-class Engine(Intake):
+class Engine(Outlet):
     """One model, one KV pool, the sequences in it.
 
     `pool_buffer(nbytes)` supplies the pool's memory when the caller wants to own it. `on_loaded` is told of

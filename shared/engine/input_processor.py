@@ -87,6 +87,13 @@ class InputProcessor:
         chain = HashChain(self._kept_names(block_hashes), None, self._hasher)
         return LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.RESERVED, chain)
 
+    def loan(self, key: str, source: LiveSequence) -> LiveSequence:
+        """A sequence without blocks yet that only holds some of `source`."""
+        chain = HashChain([], None, self._hasher)
+        loan = LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.LENT, chain)
+        loan.share = source.share
+        return loan
+
     def chain(
         self,
         token_ids: Sequence[int],

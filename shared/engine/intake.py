@@ -101,13 +101,15 @@ class Intake:
         block_hashes: Sequence[bytes],
         *,
         share: TenantShare = OPEN_SHARE,
+        spare_tokens: int = 0,
     ) -> Reservation:
-        """Blocks for the KV of `num_tokens` tokens that arrives from outside, for a sequence of `share`.
-        Raises Overloaded when full."""
+        """Blocks for the KV of `num_tokens` tokens that arrives from outside, for a sequence of `share`, and
+        for as many as `spare_tokens` that may come with them. Raises Overloaded when full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
+        spare_tokens = min(spare_tokens, self._input_processor.max_model_len - 1 - num_tokens)
         sequence.share = share
         self._scheduler.check_room(key, share=share)
-        num_cached = self._allocation.reserve_blocks(sequence, num_tokens)
+        num_cached = self._allocation.reserve_blocks(sequence, num_tokens, spare_tokens)
         self._scheduler.hold_sequence(sequence)
         return Reservation.of(sequence, num_cached)
 
@@ -151,6 +153,7 @@ class Intake:
         sequence.num_computed = num_filled
         sequence.num_scored = prompt_len  # by whoever computed the prompt
         sequence.prefilling = False
+        self._block_manager.trim(sequence)
         for table in sequence.tables:
             self.kv_pool.take_in(table.blocks[table.num_committed :])
         self._sampler.track(sequence)

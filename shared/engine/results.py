@@ -41,6 +41,18 @@ class Reservation:
         return cls(_blocks_of(sequence), first_blocks, num_cached_blocks)
 
 
+@dataclass(frozen=True, slots=True)
+class KvLoan:
+    """KV of a sequence of `num_tokens` tokens, for a reader outside: blocks [first_blocks[g], end_block) of
+    each group g of layers, which lie at `tables`. `token_ids` are the tokens that it was asked for."""
+
+    num_tokens: int
+    token_ids: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+    first_blocks: tuple[int, ...]
+    end_block: int
+
+
 class TokenOutput(NamedTuple):
     """New tokens of one sequence; `position` is the absolute position of the first.
 

@@ -20,7 +20,8 @@ class SequenceStatus(Enum):
     RESERVED = "reserved"  # its blocks wait for KV from outside
     ACTIVE = "active"  # in the batch: prefilling or decoding
     PREEMPTED = "preempted"  # lost its blocks, will be computed again or restored
-    HELD = "held"  # drew what it was asked for; keeps its blocks until released
+    HELD = "held"  # drew what it was asked for, or was halted; keeps its blocks until released
+    LENT = "lent"  # holds blocks of another sequence, which goes on, for whoever reads them
 
 
 @dataclass(slots=True)

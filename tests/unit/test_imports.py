@@ -141,6 +141,7 @@ ENGINE_ORDER = (
     "model_runner",
     "engine_core",
     "intake",
+    "outlet",
     "engine",
     "llm",
     "measuring",

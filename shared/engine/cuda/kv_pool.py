@@ -48,6 +48,12 @@ class MirroredKvPool(KvPool):
         arrived = self._mirror.index_select(1, index).to(self.data.device)
         self.data.index_copy_(1, index.to(self.data.device), arrived)
 
+    def bring_out(self, blocks: Sequence[int]) -> None:
+        """Bring the device's content of `blocks` to the mirror; done when it returns."""
+        index = torch.tensor(blocks, dtype=torch.int64)
+        computed = self.data.index_select(1, index.to(self.data.device))
+        self._mirror.index_copy_(1, index, computed.cpu())
+
     def write(self, blocks: Sequence[int], content: Tensor) -> None:
         super().write(blocks, content)
         if self.publishes:

@@ -88,9 +88,9 @@ class Allocation:
             shares.append(Share(cached, turning, before - turning, last))
         return shares
 
-    def reserve_blocks(self, sequence: LiveSequence, num_tokens: int) -> int:
+    def reserve_blocks(self, sequence: LiveSequence, num_tokens: int, spare_tokens: int = 0) -> int:
         """Give `sequence` blocks for the KV of `num_tokens` that rows behind it read, which arrives from
-        outside.
+        outside, and for `spare_tokens` that may follow.
 
         Returns how many of the first group come filled from the prefix cache. Raises Overloaded as
         `allocate_blocks` does.
@@ -99,7 +99,7 @@ class Allocation:
         for group, window in enumerate(self._windows):
             first = window.first_block(num_tokens)
             cached = [NO_BLOCK] * first + self._blocks.match(sequence.chain.hashes[first:], group)
-            shares.append(Share(cached, blocks_for(num_tokens) - len(cached)))
+            shares.append(Share(cached, blocks_for(num_tokens + spare_tokens) - len(cached)))
         self.hold(sequence, shares)
         return len(shares[0].cached) - self._windows[0].first_block(num_tokens)
 

@@ -31,6 +31,7 @@ from shared.engine.memory.offloader import Offloader
 from shared.engine.memory.table_check import check_tables
 from shared.engine.sequence import LiveSequence, SequenceStatus, blocks_for
 from shared.errors import Overloaded
+from shared.fairness.share import TenantShare
 
 
 class BlockManager:
@@ -75,6 +76,19 @@ class BlockManager:
             blocks = [NO_BLOCK] * first + theirs.blocks[first:end]
             sequence.tables.append(BlockTable(theirs.group, theirs.window, blocks, first, committed))
             self._blocks.retain(blocks[first:])
+
+    def borrow(self, table: BlockTable, blocks: list[int], share: TenantShare) -> None:
+        """Hold the next `blocks` of another sequence's table as well; they are final."""
+        self._blocks.retain(blocks, share)
+        table.blocks += blocks
+        table.num_committed = len(table.blocks)
+
+    def trim(self, sequence: LiveSequence) -> None:
+        """Give back blocks behind its tokens."""
+        end = blocks_for(len(sequence.tokens))
+        self._blocks.free(in_order([table.blocks[end:] for table in sequence.tables]))
+        for table in sequence.tables:
+            del table.blocks[end:]
 
     def rewind(self, sequence: LiveSequence, common: int, num_kept: int, num_tokens: int) -> None:
         """Keep KV of its first `num_kept` tokens alone, and give it blocks for `num_tokens`; its tokens will

@@ -261,6 +261,10 @@ class KvPool:
         """Content of `blocks` was written through `memory` and is complete. Here that is all; a pool whose
         `memory` is not what the model reads brings it there."""
 
+    def bring_out(self, blocks: Sequence[int]) -> None:
+        """Let `memory` show what was computed in `blocks`. Here it does; a pool whose `memory` is not what
+        the model writes copies it there."""
+
     @property
     def memory(self) -> memoryview:
         """uint8 view of the whole pool: row by row, then block. Raises InvalidRequest on a GPU."""

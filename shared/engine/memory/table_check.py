@@ -19,7 +19,7 @@ def check_tables(sequence: LiveSequence) -> None:
 
 
 def _check_table(sequence: LiveSequence, table: BlockTable) -> None:
-    if not table.blocks:
+    if not table.blocks and sequence.status is not SequenceStatus.LENT:
         raise InternalError(f"{sequence.key!r} has no blocks in group {table.group}")
     covered = table.num_given * HASH_BLOCK_TOKENS
     if not 0 <= sequence.num_computed <= covered:
@@ -28,6 +28,6 @@ def _check_table(sequence: LiveSequence, table: BlockTable) -> None:
     passed = table.blocks[: table.num_passed]
     if held != table.num_held or passed != [NO_BLOCK] * len(passed):
         raise InternalError(f"{sequence.key!r} holds {held} blocks, {table.num_held} are explained")
-    waits = sequence.status is SequenceStatus.RESERVED
-    if not waits and table.num_passed > table.window.first_block(sequence.num_computed):
+    computes = sequence.status not in (SequenceStatus.RESERVED, SequenceStatus.LENT)
+    if computes and table.num_passed > table.window.first_block(sequence.num_computed):
         raise InternalError(f"{sequence.key!r} has given back what its window still reads")

@@ -269,6 +269,33 @@ def test_a_sequence_moves_to_another_engine_without_what_is_behind_its_windows(
     assert source.blocks.num_held == target.blocks.num_held == 0
 
 
+def test_a_sequence_that_runs_while_its_kv_is_lent_leaves_what_is_behind_its_windows(folder: Path) -> None:
+    length = 150
+    prompt = prompt_of(length)
+    expected = generate(engine_of(folder), prompt, LONG)
+    source, target = engine_of(folder), engine_of(folder)
+    known = {"s": list(prompt)}
+    source.admit("s", prompt, length, LONG, hashes_of(prompt))
+    while len(known["s"]) < length + 2:
+        known["s"] += (token for output in source.step().outputs for token in output.token_ids)
+    base = len(known["s"])
+    source.lend("s", "lent")
+    names = hashes_of(known["s"])[: (base - 1) // 16]
+    reserved = target.reserve("s", base - 1, names, spare_tokens=64)
+    while len(known["s"]) < base + 7:
+        known["s"] += (token for output in source.step().outputs for token in output.token_ids)
+    halted = source.halt("s", "lent", base)
+    for layer, group in enumerate(source.layout.groups.group_of):
+        for block in range(reserved.first_blocks[group], halted.end_block):
+            theirs = source.kv_pool.block_view(layer, halted.tables[group][block])
+            target.kv_pool.block_view(layer, reserved.tables[group][block])[:] = theirs
+    target.attach("s", known["s"], length, LONG)
+    assert source.release("s")
+    assert source.release("lent")
+    assert known["s"][length:] + drive(target, {"s": list(known["s"])})["s"] == expected
+    assert source.blocks.num_held == target.blocks.num_held == 0
+
+
 def test_a_cold_prefix_of_promised_prompts_is_computed_once(folder: Path) -> None:
     shared = prompt_of(240)
     many = {str(number): [*shared, *prompt_of(80 - 30 * number, number)] for number in range(2)}
