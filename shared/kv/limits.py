@@ -51,6 +51,13 @@ SHM_RUN_BYTES = 4 << 20
 LEASE_S = 10.0
 """Blocks of an aborted transfer are kept this long for an acknowledgement that does not come."""
 
+SPARE_TOKENS = 256
+"""Tokens that a sequence may get at its sender while it is handed over: its receiver makes room for so
+many."""
+HALT_AFTER_TOKENS = SPARE_TOKENS // 2
+"""The tokens after which it stops, whatever is still to be sent: what is under way, and drafts, must have
+room as well."""
+
 MAX_EARLY = 1024
 """Grants and aborts remembered for requests that have not arrived yet."""
 

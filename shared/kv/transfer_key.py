@@ -12,6 +12,9 @@ TransferKey = tuple[str, int]
 OnReleased = Callable[[TransferKey], None]
 """(key)."""
 
+OnSent = Callable[[TransferKey], None]
+"""(key): all that there is of a transfer that grows has been sent, and more may be said of it."""
+
 OnFailed = Callable[[TransferKey, PenstockError], None]
 """(key, why the KV did not get there)."""
 

@@ -647,3 +647,26 @@ async def test_pools_of_two_processes_meet_in_shared_memory() -> None:
     output, _ = await child.communicate()
     assert bytes.fromhex(output.decode().strip()) == bytes(pool.memory[-4096:])
     pool.close()
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["nats", "shm"])
+async def test_a_request_that_goes_on_at_its_sender_arrives_as_far_as_it_has_come(
+    make_pair: MakePair, share: bool
+) -> None:
+    """Room was made for 20 blocks; 12 of them turn out to be filled, with what came after the first 100
+    tokens."""
+    pair = await make_pair(share=share)
+    deadline = pair.deadline()
+    pair.sender.offer_transfer("r", 1, "gateway-0", "decode-0", [BLOCKS[:6]], [0], deadline, grows=True)
+    pair.receiver.expect_transfer(
+        "r", 1, "gateway-0", "prefill-0", 5, [TARGETS], [0], deadline, filled_tokens=100
+    )
+    await until(lambda: pair.heard_by_sender(KvGrant))
+    pair.sender.extend_transfer(("r", 1), [BLOCKS[:9]])
+    pair.sender.extend_transfer(("r", 1), [BLOCKS[:12]])
+    later = list(range(80))
+    pair.sender.finish_transfer(("r", 1), later, "")
+    await pair.transferred()
+    assert pair.decode.complete == [(("r", 1), tuple(later), "")]
+    assert_same(pair, BLOCKS[:12], TARGETS[:12])
+    await pair.freed()

@@ -19,7 +19,8 @@ SenderMessage = KvReady | KvDone | KvAbort | KvAbortAck
 @dataclass(frozen=True, slots=True)
 class EndedTransfer:
     key: TransferKey
-    prefill: str
+    role: str
+    sender: str
     complete: bool
 
 
@@ -32,7 +33,7 @@ class EndedTransfers:
         self._ended: Expiring[int, EndedTransfer] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)
 
     def remember_ended(self, incoming: IncomingTransfer, now_s: float) -> None:
-        ended = EndedTransfer(incoming.key, incoming.peer, incoming.complete)
+        ended = EndedTransfer(incoming.key, incoming.peer_role, incoming.peer, incoming.complete)
         self._ended.put(incoming.transfer, ended, now_s)
 
     def handle_message(self, key: TransferKey, message: SenderMessage) -> None:
@@ -48,7 +49,7 @@ class EndedTransfers:
             answer = KvReceived(message.transfer)
         else:
             answer = KvAbort(message.transfer, "the decode worker gave this transfer up")
-        inbox = subjects.inbox("prefill", ended.prefill)
+        inbox = subjects.inbox(ended.role, ended.sender)
         self._control_sender.publish(inbox, answer, self._bus.envelope(*key))
 
     def forget_expired(self, now_s: float) -> None:

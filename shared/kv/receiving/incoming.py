@@ -12,6 +12,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.deadline import Deadline
 from shared.errors import ChecksumMismatch, DeadlineExpired, PenstockError, ProtocolError, Unavailable
 from shared.kv.cells import Run
@@ -51,7 +52,9 @@ class Copy:
 
 
 class IncomingTransfer:
-    """`blocks` is where they go, and which of them are transferred."""
+    """`blocks` is where they go, and which of them are transferred. Where the request goes on at its sender
+    meanwhile, `filled_tokens` are those whose KV comes at least, and `blocks` has room for more: how many
+    turn out to be needed the tokens of KvDone say."""
 
     def __init__(
         self,
@@ -66,11 +69,15 @@ class IncomingTransfer:
         deadline: Deadline,
         cell_bytes: int,
         now_s: float,
+        peer_role: str = "prefill",
+        filled_tokens: int | None = None,
     ) -> None:
         self.key = (request_id, epoch)
         self.transfer = transfer
         self.origin = origin
         self.peer = prefill
+        self.peer_role = peer_role
+        self._filled_tokens = filled_tokens
         self.incarnation = incarnation
         self.blocks = blocks
         self.deadline = deadline
@@ -178,8 +185,24 @@ class IncomingTransfer:
         if not 0 <= done.waited_us <= MAX_WAITED_S * 1e6:
             raise ProtocolError(f"KvDone says that its tokens waited {done.waited_us} us before it was sent")
         if self.done is None:
+            self._leave_out_spare(len(done.token_ids))
             self.done = done
             self._done_s = self._progress_s = self._asked_s = now_s
+
+    def _leave_out_spare(self, num_tokens: int) -> None:
+        """Do not wait for blocks behind those that `num_tokens` more tokens fill. Raises ProtocolError for
+        more tokens than were granted room."""
+        if self._filled_tokens is None:
+            return
+        end = -(-(self._filled_tokens + num_tokens) // HASH_BLOCK_TOKENS)
+        if end > self.blocks.end:
+            raise ProtocolError(f"KvDone brings {num_tokens} tokens, more than was room for")
+        for layer in range(self._cells.num_layers):
+            spare = self._cells.clip(Run(layer, end, self._cells.end))
+            if spare.count > 0:
+                for run in tuple(self._cells.runs(MISSING, spare)):
+                    self._cells.set(run, VERIFIED)
+                    self._missing -= run.count
 
     def abort(self, reason: str, now_s: float) -> bool:
         """Stop. False: no grant went out, so that nobody can write here and the blocks are free at once."""
@@ -266,9 +289,9 @@ class IncomingTransfer:
         if now_s - max(self._progress_s, self._asked_s) < NO_PROGRESS_S:
             return None
         return Unavailable(
-            f"{self._missing} KV cells did not come, though prefill {self.peer} was asked "
+            f"{self._missing} KV cells did not come, though {self.peer_role} {self.peer} was asked "
             f"{MAX_REQUESTS_AGAIN} times",
-            hop="prefill",
+            hop=self.peer_role,
         )
 
     def lease_over(self, now_s: float) -> bool:

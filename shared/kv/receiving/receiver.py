@@ -106,9 +106,15 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
         tables: Sequence[Sequence[int]],
         first_blocks: Sequence[int],
         deadline: Deadline,
+        *,
+        sender_role: str = "prefill",
+        filled_tokens: int | None = None,
     ) -> None:
         """Let `prefill` send the request's blocks: block i of group g of the layers goes to pool block
         tables[g][i], from first_blocks[g] on. Those before are here already or not wanted.
+
+        A decode worker may send as well, over NATS alone, by its `sender_role`, while the request still goes
+        on there: then KV of `filled_tokens` comes at least, and the tables have room for what comes more.
 
         An older epoch of the request ends with StaleEpoch. Raises InvalidRequest, StaleEpoch.
         """
@@ -135,11 +141,13 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
             deadline=deadline,
             cell_bytes=self._memory.cell_bytes,
             now_s=self._now(),
+            peer_role=sender_role,
+            filled_tokens=filled_tokens,
         )
         self._transfers[incoming.transfer] = incoming
         self._timer.wake()
         self._requests[request_id] = incoming
-        if self._transport == NATS.name or not moving:
+        if self._transport == NATS.name or sender_role == "decode" or not moving:
             self._grants.over_nats(incoming)
         else:
             self._copier.choose_transport(incoming)
@@ -195,7 +203,8 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
                 self._take_done(incoming, message)
             case KvAbort():
                 self.send_control(incoming, KvAbortAck(message.transfer))
-                why = Unavailable(f"the prefill worker aborted: {message.reason[:200]}", hop="prefill")
+                role = incoming.peer_role
+                why = Unavailable(f"the {role} worker aborted: {message.reason[:200]}", hop=role)
                 self.fail_transfer(incoming, why, tell=False)
             case KvAbortAck():
                 if incoming.aborting:
@@ -261,7 +270,7 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
 
     def send_control(self, incoming: IncomingTransfer, message: Message) -> None:
         envelope = self._bus.envelope(*incoming.key, incoming.deadline, incoming.origin)
-        self._control_sender.publish(subjects.inbox("prefill", incoming.peer), message, envelope)
+        self._control_sender.publish(subjects.inbox(incoming.peer_role, incoming.peer), message, envelope)
 
     # ---- ends ----------------------------------------------------------------------------------
 

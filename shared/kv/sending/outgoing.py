@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, ProtocolError, Unavailable
-from shared.kv.cells import Run
-from shared.kv.limits import LEASE_S, NO_PROGRESS_S, PEER_SILENCE_S
+from shared.kv.cells import CellMap, Run
+from shared.kv.limits import LEASE_S, MAX_TRANSFER_BLOCKS, NO_PROGRESS_S, PEER_SILENCE_S
 from shared.kv.request_blocks import RequestBlocks
 from shared.kv.transports import TRANSPORTS
 from shared.messages import KvGrant
@@ -35,7 +35,8 @@ class OutgoingPhase(enum.StrEnum):
 
 
 class OutgoingTransfer:
-    """`blocks` is where they lie, and from which on they are to be had."""
+    """`blocks` is where they lie, and from which on they are to be had. Of a sequence that goes on meanwhile
+    the transfer `grows`: more may be granted than there is, which comes or turns out not to be needed."""
 
     def __init__(
         self,
@@ -46,11 +47,14 @@ class OutgoingTransfer:
         blocks: RequestBlocks,
         deadline: Deadline,
         now_s: float,
+        *,
+        grows: bool = False,
     ) -> None:
         self.key = (request_id, epoch)
         self.origin = origin
         self.peer = decode
         self.blocks = blocks
+        self._grows = grows
         self.deadline = deadline
         self.phase = OutgoingPhase.OFFERED
         self.grant: KvGrant | None = None
@@ -71,6 +75,7 @@ class OutgoingTransfer:
         self._repeated_s = now_s  # the stream went back
         self._abort_s = 0.0
         self._repeating = False  # went back, and nothing was acknowledged since
+        self._told_sent = False  # all that is ready was sent, and its owner knows
 
     # ---- what happens to it ------------------------------------------------------------------
 
@@ -87,23 +92,23 @@ class OutgoingTransfer:
         if (
             len(grant.first_blocks) != len(self.blocks.first_blocks)
             or not all(own <= first <= grant.end_block for own, first in wanted)
-            or grant.end_block > self.blocks.end
+            or (grant.end_block > self.blocks.end and not self._grows)
+            or grant.end_block > MAX_TRANSFER_BLOCKS
         ):
             raise ProtocolError(
                 f"blocks {grant.first_blocks} to {grant.end_block} are granted, the request has "
                 f"{self.blocks.first_blocks} to {self.blocks.end}"
             )
-        tables = tuple(table[: grant.end_block] for table in self.blocks.tables)
-        granted = replace(self.blocks, tables=tables, first_blocks=grant.first_blocks)
+        granted = CellMap([grant.first_blocks[group] for group in self.blocks.group_of], grant.end_block)
         counts_credit = TRANSPORTS[grant.transport].needs_credit
-        if counts_credit and granted.num_blocks and grant.credit_bytes <= 0:
+        if counts_credit and granted.size and grant.credit_bytes <= 0:
             raise ProtocolError("a grant without credit can never be used")
         self.grant = grant
         self._counts_credit = counts_credit
         self._window_bytes = grant.credit_bytes
         self.phase = OutgoingPhase.SENDING
         self._progress_s = self._asked_s = now_s
-        computed, self._cells = self._cells, granted.cells()
+        computed, self._cells = self._cells, granted
         self._unsent = self._cells.size
         for run in computed.all_runs(READY):
             self._make_ready(run)
@@ -132,12 +137,30 @@ class OutgoingTransfer:
             if self.grant is not None:
                 self._queue.append(fresh)
 
+    def grow(self, tables: Sequence[Sequence[int]]) -> None:
+        """There are more blocks behind those that it had when it was granted. Raises InvalidRequest where it
+        was not, or is not of the kind that grows."""
+        blocks = replace(self.blocks, tables=tuple(map(tuple, tables)))
+        if not self._grows or self.grant is None or blocks.end < self.blocks.end:
+            raise InvalidRequest(
+                f"a transfer of {self.blocks.end} blocks cannot become one of {blocks.end} now"
+            )
+        self.blocks = blocks
+        self._told_sent = False
+
     def set_tokens(self, token_ids: Sequence[int], finish: str, now_s: float) -> None:
-        """Set what was sampled after the prompt. With `finish` nothing is left to decode: no cell is
-        needed."""
+        """Set what was sampled after the prompt, at `now_s`. With `finish` nothing is left to decode: no
+        cell is needed. What was granted behind the last block of one that grows is not needed either."""
         self.token_ids = tuple(token_ids)
         self.finish = finish
         self._finished_s = now_s
+        if self._grows and self.grant is not None:
+            for layer in range(self._cells.num_layers):
+                behind = self._cells.clip(Run(layer, self.blocks.end, self._cells.end))
+                if behind.count > 0:
+                    for run in tuple(self._cells.runs(NEW, behind)):
+                        self._cells.set(run, SENT)
+                        self._unsent -= run.count
 
     def acknowledge(self, received_bytes: int, window_bytes: int, now_s: float) -> None:
         """The receiver has seen the stream up to `received_bytes`.
@@ -211,7 +234,7 @@ class OutgoingTransfer:
     def _room(self, cell_bytes: int) -> int:
         """Cells that credit allows."""
         if not self._counts_credit:
-            return self.blocks.end
+            return self._cells.end
         return (self._acked_bytes + self._window_bytes - self._sent_bytes) // cell_bytes
 
     def take_run(self, cell_bytes: int, limit: int, now_s: float) -> tuple[int, Run] | None:
@@ -258,6 +281,18 @@ class OutgoingTransfer:
             self._progress_s = self._asked_s = now_s
             if self.finish:
                 self._queue.clear()
+        return due
+
+    def take_sent(self) -> bool:
+        """True once each time when, of one that grows, all that is ready so far is sent."""
+        due = (
+            self._grows
+            and not self._told_sent
+            and self.phase is OutgoingPhase.SENDING
+            and self.token_ids is None
+            and not self._queue
+        )
+        self._told_sent = self._told_sent or due
         return due
 
     def waited_us(self, now_s: float) -> int:

@@ -22,7 +22,7 @@ from shared.kv.sending.kv_transport import KvTransport, NatsTransport, ShmTransp
 from shared.kv.sending.outgoing import OutgoingTransfer
 from shared.kv.sending.send_loop import SendLoop
 from shared.kv.sending.unknown_transfers import ReceiverMessage, UnknownTransfers, decode_of
-from shared.kv.transfer_key import OnFailed, OnReleased, TransferKey
+from shared.kv.transfer_key import OnFailed, OnReleased, OnSent, TransferKey
 from shared.kv.transfer_side import TransferSide
 from shared.kv.transfer_timer import TransferTimer
 from shared.kv.transports import NATS, SHM
@@ -54,9 +54,12 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
         *,
         on_released: OnReleased,
         on_failed: OnFailed,
+        on_sent: OnSent | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """`on_sent`: what transfers that grow are for."""
         super().__init__(on_failed, on_released, clock)
+        self._on_sent = on_sent
         self._bus = bus
         self._memory = PoolMemory.of(pool)
         self._layout = pool.layout.fingerprint()
@@ -80,9 +83,13 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
         tables: Sequence[Sequence[int]],
         first_blocks: Sequence[int],
         deadline: Deadline,
+        *,
+        grows: bool = False,
     ) -> None:
         """Have KV for `decode`: request block i of group g of the layers is pool block tables[g][i]; what is
-        before first_blocks[g] is not to be had.
+        before first_blocks[g] is not to be had. With `grows` the request goes on here meanwhile, and all
+        of these blocks are final: `extend_transfer` says what there is more of, each time when `on_sent` has
+        said that all is sent.
 
         The blocks belong to the transfer until `on_released`. Raises InvalidRequest.
         """
@@ -93,9 +100,14 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
             raise InvalidRequest(f"epoch {epoch} is beyond the limits of a transfer")
         blocks = RequestBlocks.of(tables, first_blocks, self._memory.groups)
         self._memory.check_blocks(blocks.moving)
-        outgoing = OutgoingTransfer(request_id, epoch, origin, decode, blocks, deadline, self._now())
+        outgoing = OutgoingTransfer(
+            request_id, epoch, origin, decode, blocks, deadline, self._now(), grows=grows
+        )
         self._transfers[key] = outgoing
         self._timer.wake()
+        if grows:
+            for layer in range(len(blocks.group_of)):
+                outgoing.layer_ready(layer, 0, blocks.end)
         early = self._unknown.take_early(key, decode)
         if early is None:
             return
@@ -116,11 +128,30 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
             outgoing.layer_ready(layer, first_block, end_block)
             self._send_loop.wake()
 
-    def finish_transfer(self, key: TransferKey, token_ids: Sequence[int], finish: str) -> None:
-        """Finish with what was sampled after the prompt; KvDone follows when all cells are sent."""
+    def extend_transfer(self, key: TransferKey, tables: Sequence[Sequence[int]]) -> None:
+        """There are more blocks of a request that goes on: all up to the end of `tables` are final by now.
+
+        Raises InvalidRequest as `offer_transfer` does, and where nothing is granted yet.
+        """
+        outgoing = self._transfers.get(key)
+        if outgoing is None or outgoing.aborting:
+            return
+        begin = outgoing.blocks.end
+        blocks = RequestBlocks.of(tables, outgoing.blocks.first_blocks, self._memory.groups)
+        self._memory.check_blocks(blocks.moving)
+        outgoing.grow(tables)
+        for layer in range(len(blocks.group_of)):
+            outgoing.layer_ready(layer, begin, blocks.end)
+        self.finish_if_ready(outgoing)
+
+    def finish_transfer(
+        self, key: TransferKey, token_ids: Sequence[int], finish: str, sampled_s: float | None = None
+    ) -> None:
+        """Finish with what was sampled after the prompt, now or at `sampled_s`; KvDone follows when all
+        cells are sent."""
         outgoing = self._transfers.get(key)
         if outgoing is not None:
-            outgoing.set_tokens(token_ids, finish, self._now())
+            outgoing.set_tokens(token_ids, finish, self._now() if sampled_s is None else sampled_s)
             self.finish_if_ready(outgoing)
 
     def abort_transfer(self, key: TransferKey, reason: str) -> None:
@@ -132,6 +163,11 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
     def peer_lost(self, decode: str) -> None:
         """Handle the loss of a decode worker, and with it of whatever it would acknowledge."""
         self._fail_those_of(decode, Unavailable(f"decode worker {decode} is gone", hop="decode"))
+
+    def is_between(self, key: TransferKey, peer: str) -> bool:
+        """Whether a transfer of that name is, or was lately, sent to `peer`."""
+        outgoing = self._transfers.get(key)
+        return self._unknown.ended_at(key) == peer if outgoing is None else outgoing.peer == peer
 
     # ---- what the receiver says ----------------------------------------------------------------
 
@@ -216,6 +252,8 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
         """Look at what became possible."""
         if outgoing.take_done(self._now()):
             self._send_done(outgoing)
+        elif outgoing.take_sent() and self._on_sent is not None:
+            self._on_sent(outgoing.key)
         self._send_loop.wake()
 
     def remind_peer(self, outgoing: OutgoingTransfer, now_s: float) -> None:

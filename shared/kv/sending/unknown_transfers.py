@@ -44,6 +44,10 @@ class UnknownTransfers:
         """Take what came of `decode` ("" if it did not say who it is) before the transfer was offered."""
         return self._early.pop((key, decode)) or self._early.pop((key, ""))
 
+    def ended_at(self, key: TransferKey) -> str | None:
+        """The decode worker that an ended transfer was for; None where none of that name is remembered."""
+        return self._ended.get(key)
+
     def remember_ended(self, key: TransferKey, decode: str, now_s: float) -> None:
         self._ended.put(key, decode, now_s)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from shared.deadline import Deadline
-from shared.errors import ChecksumMismatch, ProtocolError, Unavailable
+from shared.errors import ChecksumMismatch, InvalidRequest, ProtocolError, Unavailable
 from shared.kv import limits
 from shared.kv.cells import Run
 from shared.kv.chunk import ChunkHeader
@@ -37,7 +37,9 @@ def grant(blocks: int = 10, first: int = 0, transport: str = "nats", credit: int
     return KvGrant(1, "layout", (first,), blocks, transport, "penstock.kv.decode-0.1", credit)
 
 
-def make_incoming(blocks: int = 10, window: int = 4 * CELL, transfer: int = 1) -> IncomingTransfer:
+def make_incoming(
+    blocks: int = 10, window: int = 4 * CELL, transfer: int = 1, filled_tokens: int | None = None
+) -> IncomingTransfer:
     incoming = IncomingTransfer(
         "r",
         1,
@@ -49,6 +51,7 @@ def make_incoming(blocks: int = 10, window: int = 4 * CELL, transfer: int = 1) -
         deadline=FAR,
         cell_bytes=CELL,
         now_s=0.0,
+        filled_tokens=filled_tokens,
     )
     incoming.grant(NATS, window, 0.0)
     return incoming
@@ -316,3 +319,80 @@ def test_a_transfer_waits_while_no_first_window_is_free_and_may_leave_the_queue(
     pool.release(second)
     pool.release(first)
     assert pool.take() == (third, limits.FIRST_WINDOW_BYTES)
+
+
+# ---- a request that goes on at its sender ----
+
+
+def growing(blocks: int) -> OutgoingTransfer:
+    outgoing = OutgoingTransfer(
+        "r", 1, "gateway-0", "decode-1", one_group(range(blocks), 0), FAR, 0.0, grows=True
+    )
+    for layer in range(LAYERS):
+        outgoing.layer_ready(layer, 0, blocks)
+    return outgoing
+
+
+def send_all(outgoing: OutgoingTransfer) -> int:
+    """The cells that are ready, over a transport without credit."""
+    count = 0
+    while (taken := outgoing.take_run(CELL, 4, 0.0)) is not None:
+        count += taken[1].count
+    return count
+
+
+def test_a_transfer_that_grows_sends_what_there_is_and_says_each_time_when_all_is_sent() -> None:
+    outgoing = growing(2)
+    outgoing.take_grant(grant(10, transport="shm", credit=0), 0.0)
+    assert not outgoing.take_sent()
+    assert send_all(outgoing) == 2 * LAYERS
+    assert (outgoing.take_sent(), outgoing.take_sent()) == (True, False)
+    outgoing.grow([range(4)])
+    for layer in range(LAYERS):
+        outgoing.layer_ready(layer, 2, 4)
+    assert send_all(outgoing) == 2 * LAYERS
+    assert outgoing.take_sent()
+    outgoing.set_tokens([7], "", 1.0)
+    assert outgoing.take_done(1.0)
+    assert not outgoing.take_sent()
+
+
+def test_a_transfer_that_does_not_grow_is_granted_no_more_than_it_has() -> None:
+    with pytest.raises(ProtocolError, match="blocks"):
+        make_outgoing(10).take_grant(grant(11), 0.0)
+    with pytest.raises(InvalidRequest, match="cannot become"):
+        make_outgoing(10).grow([range(11)])
+
+
+@pytest.mark.parametrize("firsts", [0, limits.MAX_TRANSFER_BLOCKS + 1])
+def test_no_grant_makes_a_transfer_that_grows_larger_than_any_may_be(firsts: int) -> None:
+    outgoing = growing(2)
+    with pytest.raises(ProtocolError, match="blocks"):
+        outgoing.take_grant(grant(limits.MAX_TRANSFER_BLOCKS + 1, firsts), 0.0)
+
+
+@pytest.mark.parametrize(("num_tokens", "blocks"), [(0, 2), (1, 2), (2, 3), (18, 4)])
+def test_only_the_blocks_that_the_last_tokens_fill_are_waited_for(num_tokens: int, blocks: int) -> None:
+    """KV of 31 tokens comes at least: two blocks."""
+    incoming = make_incoming(4, filled_tokens=31)
+    for layer in range(LAYERS):
+        incoming.verified(Run(layer, 0, blocks), 1.0)
+    incoming.take_done(KvDone(1, tuple(range(num_tokens)), "", 0), 2.0)
+    assert incoming.complete
+
+
+def test_a_block_that_the_last_tokens_fill_is_waited_for() -> None:
+    incoming = make_incoming(4, filled_tokens=31)
+    incoming.take_done(KvDone(1, (5, 6), "", 0), 2.0)
+    for layer in range(LAYERS):
+        incoming.verified(Run(layer, 0, 2), 1.0)
+    assert not incoming.complete
+    for layer in range(LAYERS):
+        incoming.verified(Run(layer, 2, 3), 1.0)
+    assert incoming.complete
+
+
+def test_more_tokens_than_there_is_room_for_are_refused() -> None:
+    incoming = make_incoming(4, filled_tokens=31)
+    with pytest.raises(ProtocolError, match="more than was room for"):
+        incoming.take_done(KvDone(1, tuple(range(34)), "", 0), 2.0)
