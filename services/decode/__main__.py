@@ -21,7 +21,8 @@ with interrupts_end_at_once():
     from shared.engine.core_arbiter import WorkClass
     from shared.errors import InvalidRequest
     from shared.kv.receiving.receiver import KvReceiver
-    from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased
+    from shared.kv.sending.sender import KvSender
+    from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, OnSent
     from shared.process.service import Service, run_service
     from shared.text.model_sampling import served_sampling
     from shared.text.model_source import resolve_model
@@ -65,11 +66,30 @@ async def body(service: Service[DecodeConfig]) -> None:
                 on_released=on_released,
             )
 
+        def make_sender(
+            engine: Engine, on_released: OnReleased, on_failed: OnFailed, on_sent: OnSent
+        ) -> KvSender:
+            return KvSender(
+                service.bus,
+                bulk,
+                engine.kv_pool,
+                None,
+                on_released=on_released,
+                on_failed=on_failed,
+                on_sent=on_sent,
+            )
+
         # Every prefill worker that requests may name is known after that.
         await asyncio.sleep(HEARTBEAT_REQUEST_S)
         await host.serve(
             lambda: DecodeActor(
-                service, host.take_engine, make_receiver, host.mirror, host.adapters, sampling
+                service,
+                host.take_engine,
+                make_receiver,
+                make_sender,
+                host.mirror,
+                host.adapters,
+                sampling,
             )
         )
 

@@ -13,12 +13,15 @@ from services.decode.book import DecodeBook
 from services.decode.config import DecodeConfig
 from services.decode.drafts import DraftBook, longest_at
 from services.decode.driver import DecodeDriver
+from services.decode.hand_overs import HandOvers
 from services.decode.job import DecodeJob, read_job
-from services.decode.output import job_output
+from services.decode.output import draft_counts, job_output
 from services.decode.pace import DecodePace
 from services.decode.parked_streams import PARKED_FOR, ParkedStream, ParkedStreams
+from services.decode.transfers import DecodeTransfers
 from shared import messages
 from shared.bus import Delivery
+from shared.bus.subjects import inbox
 from shared.degradation import DegradationLevel
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepResult, TokenOutput
 from shared.engine.sampling.grammar_verdicts import Verdict
@@ -31,7 +34,8 @@ from shared.errors import (
     StreamTakenOver,
 )
 from shared.kv.receiving.receiver import KvReceiver
-from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
+from shared.kv.sending.sender import KvSender
+from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, OnSent, TransferKey
 from shared.messages import Accepted, DecodeReport, Held
 from shared.process.service import Service
 from shared.sampling.defaults import SamplingDefault
@@ -52,13 +56,26 @@ ON_THE_WAY = (JobPhase.QUEUED, JobPhase.COMPUTING, JobPhase.TRANSFERRING)
 """The phases of a job that has no token here yet, and that soon has a place in the batch."""
 UNKNOWN_PREFILL_RETRY_MS = 250  # a heartbeat later a prefill worker that has just started is known
 
+HAND_OVER_ASK_S = 5.0
+"""The longest time for which a gateway looks for a worker that takes a request over."""
+
 MakeReceiver = Callable[[Engine, OnComplete, OnFailed, OnReleased], KvReceiver]
+MakeHandOverSender = Callable[[Engine, OnReleased, OnFailed, OnSent], KvSender]
 
 
 class DecodeActor(WorkerActor[DecodeJob]):
     """Owns the engine, the running batch, the KV receiver and the draft sessions."""
 
-    kv_messages = (messages.KvReady, messages.KvDone, messages.KvAbort, messages.KvAbortAck)
+    kv_messages = (
+        messages.KvReady,
+        messages.KvDone,
+        messages.KvGrant,
+        messages.KvCredit,
+        messages.KvMissing,
+        messages.KvReceived,
+        messages.KvAbort,
+        messages.KvAbortAck,
+    )
     peer_role = "prefill"
 
     _driver: DecodeDriver
@@ -69,12 +86,14 @@ class DecodeActor(WorkerActor[DecodeJob]):
         service: Service[DecodeConfig],
         load: Callable[[], Engine],
         make_receiver: MakeReceiver,
+        make_sender: MakeHandOverSender,
         mirror: PrefixMirror,
         adapters: WorkerAdapters | None = None,
         default_sampling: tuple[SamplingDefault, ...] = (),
     ) -> None:
         super().__init__(service, DecodeDriver("decode-engine", load, mirror, self.wake), mirror, adapters)
         self._make_receiver = make_receiver
+        self._make_sender = make_sender
         self._default_sampling = default_sampling
         self._drafts = DraftBook(
             service.instance, service.config.draft_tokens, service.config.draft_batch_tokens
@@ -98,10 +117,21 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._pace = DecodePace(engine.config.max_batch_tokens)
         self._receiver = self._make_receiver(engine, self._on_complete, self._on_failed, self._on_released)
         await self._receiver.start()
-        return self._receiver
+        self._hand_overs = HandOvers(
+            self._service.config.hand_overs, self._driver, self._ask_for_successor, self.wake
+        )
+        sender = self._make_sender(
+            engine, self._on_left, self._hand_overs.on_failed, self._hand_overs.on_sent
+        )
+        self._hand_overs.sender = sender
+        return DecodeTransfers(self._receiver, sender)
 
     def close_transfers(self) -> None:
         self._receiver.close()
+
+    async def drained(self) -> None:
+        self.wake()  # for the first hand-overs
+        await super().drained()
 
     async def give_up(self) -> None:
         await super().give_up()
@@ -214,7 +244,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         while self._verdicts:
             key, verdict = self._verdicts.popleft()
             job = self._book.jobs.get(key)
-            if job is not None and not job.is_local:
+            if job is not None and not job.is_local and not job.is_handed_over:
                 took_us, refusal = (0, verdict) if isinstance(verdict, str) else (round(verdict * 1e6), "")
                 told = messages.GrammarTried(took_us, refusal)
                 await self._outbox.tell("prefill", job.peer, told, job.request_id, job.epoch)
@@ -229,6 +259,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._leave_out(self._told_level())
         for job in self._book.in_phase(JobPhase.TRANSFERRING):
             job.last_token_s = self._receiver.sampled_s(job.transfer_key)
+        self._hand_overs.halt_outgrown()
 
     def _told_level(self) -> DegradationLevel:
         """Return the highest level that gateways tell of the model that is served here."""
@@ -270,6 +301,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         for job, output in outputs:
             job.last_token_s = now_s
             if output.finish_reason is not None:
+                self._hand_overs.end(job, finish=output.finish_reason)
                 self._end_finished(job)
                 continue
             if job.phase is JobPhase.COMPUTING:
@@ -313,6 +345,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
         while not self._outbox.crowded and (report := self._driver.take_report()) is not None:
             for admitted in report.admitted:
                 await self._admitted(admitted.job, admitted.outcome)
+            for loaned in report.loans:
+                for job in self._hand_overs.take_loan(loaned.key, loaned.outcome):
+                    self._drafts.close_draft(job.key)
             for use in report.draft_uses:
                 self._drafts.record_use(use.key, use.behind, use.late)
             if report.result is not None:
@@ -320,9 +355,11 @@ class DecodeActor(WorkerActor[DecodeJob]):
         return True
 
     async def admit_jobs(self) -> None:
-        """One whose prompt is computed here waits for its grammar first."""
+        """Let jobs join the engine; of a worker that drains, let those that run leave it."""
+        if self._service.stopping.is_set():
+            self._hand_overs.begin(self._book.in_phase(JobPhase.DECODING))
         queued = self._book.in_phase(JobPhase.QUEUED)
-        new = [job for job in queued if not (job.admitting or (job.is_local and job.compiling))]
+        new = [job for job in queued if not (job.admitting or job.waits_for_grammar)]
         ready = [job for job in self._book.in_phase(JobPhase.READY) if not (job.admitting or job.compiling)]
         if new or ready:
             self._driver.admit(new, ready)
@@ -345,6 +382,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
         else:
             job.phase = JobPhase.DECODING
             job.queue_us = max(0, round((SYSTEM_CLOCK.monotonic_s() - job.ready_s) * 1e6))
+            if job.is_handed_over:
+                metrics.HAND_OVER_SECONDS.observe((job.transfer_us + job.queue_us) / 1e6)
             self._open_draft(job)
         self._service.changed()
 
@@ -380,12 +419,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             await self.bus.answer(job.envelope, Accepted(reserved.num_cached_blocks * BLOCK_TOKENS))
 
     def _expect_kv(self, job: DecodeJob, reserved: Reservation) -> None:
-        prefill = self._service.fleet.get("prefill", job.peer)
-        if prefill is None:
-            raise Overloaded(
-                f"prefill worker {job.peer} is not known here; try again or use another one",
-                retry_after_ms=UNKNOWN_PREFILL_RETRY_MS,
-            )
+        incarnation = self._peer_incarnation(job)
         metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.block_hashes))
         metrics.PREFIX_CACHE_HITS.inc(reserved.num_cached_blocks)
         job.phase = JobPhase.TRANSFERRING
@@ -394,11 +428,26 @@ class DecodeActor(WorkerActor[DecodeJob]):
             job.epoch,
             job.gateway,
             job.peer,
-            prefill.heartbeat.incarnation,
+            incarnation,
             reserved.tables,
             reserved.first_blocks,
             job.deadline,
+            sender_role=job.peer_role,
+            filled_tokens=job.arriving_tokens if job.is_handed_over else None,
         )
+
+    def _peer_incarnation(self, job: DecodeJob) -> int:
+        """The life of the worker that KV comes from. Raises Overloaded for a prefill worker that is not
+        known."""
+        if job.is_handed_over:
+            return job.peer_incarnation
+        prefill = self._service.fleet.get("prefill", job.peer)
+        if prefill is None:
+            raise Overloaded(
+                f"prefill worker {job.peer} is not known here; try again or use another one",
+                retry_after_ms=UNKNOWN_PREFILL_RETRY_MS,
+            )
+        return prefill.heartbeat.incarnation
 
     async def step_on(self) -> None:
         self._driver.propose(self._drafts.proposals())
@@ -424,11 +473,15 @@ class DecodeActor(WorkerActor[DecodeJob]):
             return
         job.first_tokens = token_ids
         if finish:  # the first token was the last
-            self._end_finished(job)
+            if job.is_handed_over:  # who has the whole of it keeps it
+                self._end(job)
+            else:
+                self._end_finished(job)
             return
         job.phase = JobPhase.READY
         job.transfer_us = exposed_us
-        self._pace.observe_transfer(exposed_us)
+        if not job.is_handed_over:
+            self._pace.observe_transfer(exposed_us)
         job.ready_s = SYSTEM_CLOCK.monotonic_s()
         job.last_token_s = job.ready_s - exposed_us / 1e6
         self.wake()
@@ -445,9 +498,36 @@ class DecodeActor(WorkerActor[DecodeJob]):
         if job is not None:
             self._end(job)
 
+    def _on_left(self, key: TransferKey) -> None:
+        """Nobody reads KV of a job any more that was to be handed over."""
+        self._hand_overs.on_released(key)
+        job = self._book.jobs.get(sequence_key(*key))
+        if job is not None and job.phase is JobPhase.STOPPING:
+            self._end(job)
+
     async def end_transfers(self) -> None:
         while self._failures:
             await self._report_lost(*self._failures.popleft())
+        self._hand_overs.take_answers()
+        while self._hand_overs.ended:
+            job, successor = self._hand_overs.ended.popleft()
+            told = messages.HandOverDone(successor, draft_counts(job))
+            await self._outbox.tell("gateway", job.gateway, told, job.request_id, job.epoch)
+            self._end(job)
+        while self._hand_overs.lost:
+            job, error = self._hand_overs.lost.popleft()
+            await self._report_lost(job, error)
+            if job.phase is not JobPhase.STOPPING:
+                self._release(job, error.code)
+
+    async def _ask_for_successor(self, job: DecodeJob, position: int) -> messages.Message:
+        envelope = self.bus.envelope(job.request_id, job.epoch, job.deadline, job.gateway)
+        return await self.bus.ask(
+            inbox("gateway", job.gateway),
+            messages.HandOver(position),
+            envelope,
+            job.deadline.shrink(HAND_OVER_ASK_S),
+        )
 
     # ---- ends -----------------------------------------------------------------------------------------
 
@@ -471,7 +551,11 @@ class DecodeActor(WorkerActor[DecodeJob]):
         if job.phase is JobPhase.TRANSFERRING:
             job.phase = JobPhase.STOPPING  # until no late KV can land in its blocks
             self._receiver.abort_transfer(job.transfer_key, reason)
+        elif self._hand_overs.holds_blocks(job):
+            job.phase = JobPhase.STOPPING  # until nobody reads its blocks
+            self._hand_overs.end(job, reason=reason)
         elif job.phase is not JobPhase.STOPPING:
+            self._hand_overs.end(job, reason=reason)
             self._end(job)
 
     async def answer_pending(self, job: DecodeJob, error: PenstockError) -> bool:

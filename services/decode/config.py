@@ -27,6 +27,12 @@ class DecodeConfig(EngineServiceConfig):
         help="how KV comes in; auto = shared memory where prefill is on this host, else nats",
         choices=TRANSPORT_CHOICES,
     )
+    hand_overs: int = field_of(
+        4,
+        help="streams handed over to other decode workers at a time when this one drains; 0 = none",
+        minimum=0,
+        maximum=1024,
+    )
     max_step_ratio: float = field_of(
         1.5,
         help="prompts computed here make a step with decode rows at most so many times as long; 0 = any",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from services.decode.drafts import Proposal, still_ahead
 from services.decode.job import DecodeJob
 from shared.deadline import SYSTEM_CLOCK, Clock
-from shared.engine import AdmitResult, Engine, Reservation, StepResult
+from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, KvLoan, Reservation, StepResult
 from shared.errors import PenstockError
 from shared.worker.driver import EngineDriver, EngineSnapshot
 from shared.worker.prefix_mirror import PrefixMirror
@@ -43,10 +43,19 @@ class DraftUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaned:
+    """KV of a job, by its key, that was lent or left behind when it was halted, or why not."""
+
+    key: str
+    outcome: KvLoan | PenstockError
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """The report of what the engine has done, in this order."""
 
     admitted: Sequence[Admitted]
+    loans: Sequence[Loaned]
     draft_uses: Sequence[DraftUse]
     result: StepResult | None
     snapshot: EngineSnapshot
@@ -64,6 +73,7 @@ class DecodeDriver(EngineDriver[None]):
         super().__init__(name, load, mirror, wake, clock)
         self._reports: deque[StepReport] = deque()  # the engine's thread adds, the loop takes
         self._admitted: list[Admitted] = []  # the engine's thread's own, as are the next
+        self._loans: list[Loaned] = []
         self._proposals: dict[str, Proposal] = {}
         self._closing = False
         self._loop: asyncio.AbstractEventLoop
@@ -85,6 +95,15 @@ class DecodeDriver(EngineDriver[None]):
             self._admitted += [Admitted(job, _attach(engine, job)) for job in ready]
 
         self._orders.append(order)
+
+    def lend(self, key: str) -> None:
+        """Lend KV of a job that goes on, under its `loan_key`; a report says what there is."""
+        self._orders.append(lambda engine: self._loans.append(_lend(engine, key)))
+
+    def halt(self, key: str, base: int) -> None:
+        """Stop a job of which KV is lent; a report says where it is, and which tokens it has from `base`
+        on."""
+        self._orders.append(lambda engine: self._loans.append(_halt(engine, key, base)))
 
     def propose(self, proposals: Sequence[Proposal]) -> None:
         """Let the next step verify these drafts."""
@@ -130,7 +149,7 @@ class DecodeDriver(EngineDriver[None]):
         """Step after step, until there is no work or the loop is too far behind."""
         while True:
             self._carry_out_orders(len(self._orders))
-            if self._admitted:
+            if self._admitted or self._loans:
                 self._report((), None)  # whoever waits for a place does not wait for the step as well
             if self._closing or not engine.has_work or len(self._reports) >= MAX_UNTAKEN_REPORTS:
                 return
@@ -144,7 +163,8 @@ class DecodeDriver(EngineDriver[None]):
 
     def _report(self, draft_uses: Sequence[DraftUse], result: StepResult | None) -> None:
         admitted, self._admitted = self._admitted, []
-        self._reports.append(StepReport(admitted, draft_uses, result, self._take_snapshot()))
+        loans, self._loans = self._loans, []
+        self._reports.append(StepReport(admitted, loans, draft_uses, result, self._take_snapshot()))
         if len(self._reports) == 1:  # else the loop has been woken, and takes all there is
             self._loop.call_soon_threadsafe(self._wake)
 
@@ -156,9 +176,30 @@ def _offer(engine: Engine, proposal: Proposal) -> DraftUse:
     return DraftUse(proposal.key, len(decided), 0 if used else len(proposal.token_ids))
 
 
-def _reserve(engine: Engine, job: DecodeJob) -> Reservation | PenstockError:
+def loan_key(key: str) -> str:
+    """The engine's name for what is lent of a job."""
+    return f"{key}-lent"
+
+
+def _lend(engine: Engine, key: str) -> Loaned:
     try:
-        return engine.reserve(job.key, len(job.spec.token_ids), job.spec.block_hashes, share=job.share)
+        return Loaned(key, engine.lend(key, loan_key(key)))
+    except PenstockError as error:
+        return Loaned(key, error)
+
+
+def _halt(engine: Engine, key: str, base: int) -> Loaned:
+    try:
+        return Loaned(key, engine.halt(key, loan_key(key), base))
+    except PenstockError as error:
+        return Loaned(key, error)
+
+
+def _reserve(engine: Engine, job: DecodeJob) -> Reservation | PenstockError:
+    num_tokens, spare_tokens = job.arriving_tokens, job.spare_tokens
+    names = job.spec.block_hashes[: num_tokens // BLOCK_TOKENS]
+    try:
+        return engine.reserve(job.key, num_tokens, names, share=job.share, spare_tokens=spare_tokens)
     except PenstockError as error:
         return error
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from shared.blocks.layer_groups import KvGroups
 from shared.blocks.room import blocks_ahead
 from shared.deadline import Deadline
+from shared.errors import ProtocolError
+from shared.kv.limits import SPARE_TOKENS
 from shared.messages import NO_ADAPTER, AdapterId, Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
 from shared.worker.wire import checked_share, engine_priority, read_sequence
@@ -14,8 +16,9 @@ from shared.worker.wire import checked_share, engine_priority, read_sequence
 
 @dataclass(slots=True, kw_only=True)
 class DecodeJob(Job):
-    """`peer` is the prefill worker that its KV comes from, "" for a prompt that is computed here: then
-    `first_tokens` stays empty, and `num_outputs` counts all.
+    """`peer` is the worker that its KV comes from, "" for a prompt that is computed here: then `first_tokens`
+    stays empty, and `num_outputs` counts all. Mostly that is a prefill worker, by its `peer_role`; a decode
+    worker hands the request over.
 
     `inter_token_s`: how long its client waits from tokens to tokens; `last_token_s`: when the last ones were
     drawn, as far as this worker knows. Where it is `resumable`, `output_ids` are all tokens that were drawn
@@ -26,8 +29,10 @@ class DecodeJob(Job):
     adapter_name: str  # what clients call it
     longest: int  # the most tokens it can grow to
     envelope: Envelope  # of the Reserve, for its answer
+    peer_role: str = "prefill"
+    peer_incarnation: int = 0  # of a decode worker
     counted_blocks: int = 0  # of the pool, in the book
-    first_tokens: tuple[int, ...] = ()  # what prefill sampled
+    first_tokens: tuple[int, ...] = ()  # what its peer sampled
     transfer_us: int = 0
     ready_s: float = 0.0
     queue_us: int = 0
@@ -47,6 +52,7 @@ class DecodeJob(Job):
     accepted_drafts: int = 0
     proposed_ngrams: int = 0  # of these, as are the next: found in its own text
     accepted_ngrams: int = 0
+    stays_until_s: float = 0.0  # it is not handed over before that
 
     def awaited_too_long(self, now_s: float) -> bool:
         """Whether its client has had no token for longer than it waits."""
@@ -56,9 +62,35 @@ class DecodeJob(Job):
 
     def needed_blocks(self, groups: KvGroups, chunk_tokens: int) -> int:
         """KV blocks that it holds or comes to next. `chunk_tokens`: of a prompt, in a step at most."""
-        num_tokens = len(self.spec.token_ids) + len(self.first_tokens) + self.num_outputs
+        num_tokens = self.num_known_tokens
         num_rows = chunk_tokens if self.uncomputed_tokens else 1
         return blocks_ahead(num_tokens, self.longest - num_tokens, groups, num_rows=num_rows)
+
+    @property
+    def num_known_tokens(self) -> int:
+        """The tokens that it has by now."""
+        return len(self.spec.token_ids) + len(self.first_tokens) + self.num_outputs
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether another decode worker has had it before."""
+        return self.peer_role == "decode"
+
+    @property
+    def arriving_tokens(self) -> int:
+        """The tokens whose KV comes from its peer at least."""
+        return len(self.spec.token_ids) - self.is_handed_over
+
+    @property
+    def spare_tokens(self) -> int:
+        """The tokens whose KV may come beside that."""
+        return min(SPARE_TOKENS, self.longest - self.num_tokens) if self.is_handed_over else 0
+
+    @property
+    def waits_for_grammar(self) -> bool:
+        """Whether nothing is done for it before its grammar is there: until then it is computed nowhere, or
+        goes on where it is."""
+        return self.compiling and (self.is_local or self.is_handed_over)
 
     @property
     def is_local(self) -> bool:
@@ -91,6 +123,9 @@ def read_job(
         vocab_size=vocab_size,
         max_model_len=max_model_len,
     )
+    handed_over = reserve.predecessor_incarnation > 0
+    if handed_over and (not reserve.prefill or len(spec.token_ids) == spec.prompt_len):
+        raise ProtocolError("Reserve hands over what has no output yet, or does not say from whom")
     return DecodeJob(
         request_id=envelope.request_id,
         epoch=envelope.epoch,
@@ -99,6 +134,8 @@ def read_job(
         deadline=deadline,
         spec=spec,
         peer=reserve.prefill,
+        peer_role="decode" if handed_over else "prefill",
+        peer_incarnation=reserve.predecessor_incarnation,
         speculator=reserve.speculator,
         adapter_name=reserve.adapter.name,
         priority=engine_priority(reserve.priority),

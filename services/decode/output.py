@@ -13,7 +13,7 @@ def job_output(job: DecodeJob, output: TokenOutput, now_s: float) -> JobOutput:
     """Counts it for the job. The first one is marked with how it got here, the last with how drafts did."""
     marks: tuple[Mark, ...] = ()
     if job.num_outputs == 0:
-        marks += _prompt_marks(job, now_s) if job.is_local else _transfer_marks(job)
+        marks += _first_marks(job, now_s)
     job.num_outputs += len(output.token_ids)
     if job.resumable:
         job.output_ids += output.token_ids
@@ -23,13 +23,26 @@ def job_output(job: DecodeJob, output: TokenOutput, now_s: float) -> JobOutput:
         job.proposed_ngrams += output.proposed_drafts
         job.accepted_ngrams += output.accepted_drafts
     if output.finish_reason is not None:
-        marks += (
-            Mark("count:draft_proposed", job.proposed_drafts),
-            Mark("count:draft_accepted", job.accepted_drafts),
-            Mark("count:ngram_proposed", job.proposed_ngrams),
-            Mark("count:ngram_accepted", job.accepted_ngrams),
-        )
+        marks += draft_counts(job)
     return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)
+
+
+def draft_counts(job: DecodeJob) -> tuple[Mark, ...]:
+    """Say how drafts of the job did here."""
+    return (
+        Mark("count:draft_proposed", job.proposed_drafts),
+        Mark("count:draft_accepted", job.accepted_drafts),
+        Mark("count:ngram_proposed", job.proposed_ngrams),
+        Mark("count:ngram_accepted", job.accepted_ngrams),
+    )
+
+
+def _first_marks(job: DecodeJob, now_s: float) -> tuple[Mark, ...]:
+    if job.is_local:
+        return _prompt_marks(job, now_s)
+    if job.is_handed_over:
+        return (hop_mark("decode", "hand_over", (job.transfer_us + job.queue_us) / 1e6),)
+    return _transfer_marks(job)
 
 
 def _prompt_marks(job: DecodeJob, now_s: float) -> tuple[Mark, ...]:

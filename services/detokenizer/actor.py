@@ -15,7 +15,7 @@ from shared.bus import Delivery
 from shared.bus.subjects import inbox
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import InvalidRequest, PenstockError, Unavailable, UnknownMessage
-from shared.messages import Accepted, Cancel, Heartbeat, Held, Open, Tokens
+from shared.messages import Accepted, AllowSuccessor, Cancel, Heartbeat, Held, Open, Tokens
 from shared.process.serve_actor import ServiceActor
 from shared.process.service import Service
 from shared.telemetry import metrics
@@ -64,6 +64,8 @@ class DetokenizerActor(ServiceActor):
                 await self._send(self._sessions.decode_tokens(tokens, delivery.sender))
             case Open() as opened:
                 await self._open(delivery, opened)
+            case AllowSuccessor(gateway, decode):
+                await self._allow_successor(delivery, gateway, decode)
             case Cancel() as cancel:
                 await self._cancel(delivery, cancel)
             case other:
@@ -91,6 +93,14 @@ class DetokenizerActor(ServiceActor):
         output = self._sessions.open_decoder(envelope.request_id, envelope.epoch, opened, deadline)
         await self.bus.reply(envelope, Accepted())
         await self._send(output)
+
+    async def _allow_successor(self, delivery: Delivery, gateway: str, decode: str) -> None:
+        envelope = delivery.envelope
+        if delivery.sender not in ("", gateway):
+            metrics.DROPPED_MESSAGES.labels(reason="foreign_route").inc()
+            raise InvalidRequest(f"{delivery.sender} speaks for {gateway}; a gateway speaks for itself")
+        self._sessions.allow_worker(envelope.request_id, envelope.epoch, gateway, decode)
+        await self.bus.answer(envelope, Accepted())
 
     async def _cancel(self, delivery: Delivery, cancel: Cancel) -> None:
         envelope = delivery.envelope

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from shared.deadline import Clock, Deadline
-from shared.errors import InvalidRequest, PenstockError, ProtocolError
+from shared.errors import InvalidRequest, Overloaded, PenstockError, ProtocolError
 from shared.messages import ALL_EMITTED, Mark, Open, Text, Tokens, unpack_ids
 from shared.sampling.parameters import TokenLogprob
 from shared.text.incremental import settled_tail
@@ -17,6 +17,9 @@ from shared.text.tokenizer import TextTokenizer
 
 MAX_PROMPT_TAIL_TOKENS = 4096
 """More context than this never changes a text; a longer tail is a mistake of the sender."""
+MAX_WORKERS = 16
+"""Workers that may send tokens of one route of a request: who was handed over more often stays where it
+is."""
 MAX_ROWS_AHEAD = 64
 """Rows of one request that may wait for those before them; more is a gap for certain."""
 FINISHES = ("", "stop", "length", "error")
@@ -157,6 +160,15 @@ class DecoderSession:
     def is_from_its_workers(self, row: TokenRow) -> bool:
         """Whether a row comes from where this route computes; one that does not say is believed."""
         return not row.sender or not self._senders or row.sender in self._senders
+
+    def allow_worker(self, instance: str) -> None:
+        """Take rows of this instance too. Raises Overloaded at MAX_WORKERS."""
+        if len(self._senders | {instance}) > MAX_WORKERS:
+            raise Overloaded(
+                f"{MAX_WORKERS} workers have had this route of the request; it cannot be handed over again"
+            )
+        if self._senders:  # else anybody's are taken
+            self._senders.add(instance)
 
     def stop_row(self) -> DecodedRow:
         """The end of a request whose replay already has a stop string in it."""

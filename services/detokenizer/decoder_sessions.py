@@ -14,6 +14,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import (
     Cancelled,
     InvalidRequest,
+    NotFound,
     Overloaded,
     PenstockError,
     ProtocolError,
@@ -113,6 +114,16 @@ class DecoderSessions:
         for row in self._early.pop(request_id):
             self._take_row(row, output)
         return output
+
+    def allow_worker(self, request_id: str, epoch: int, gateway: str, instance: str) -> None:
+        """Take tokens of this epoch from `instance` too.
+
+        Raises NotFound where `gateway` has opened no such request here, Overloaded after too many workers.
+        """
+        session = self._sessions.get(request_id)
+        if session is None or session.epoch != epoch or session.gateway != gateway:
+            raise NotFound(f"epoch {epoch} of this request is not open here", hop=HOP)
+        session.allow_worker(instance)
 
     def decode_tokens(self, message: Tokens, sender: str = "") -> DecodedOutput:
         """Decode the rows of one step of the instance `sender`."""

@@ -35,6 +35,7 @@ OPERATOR = "operator"
 """The user that runs `penstock status`, `audit` and `up` itself."""
 
 _KV_AGREEMENT = (messages.KvAbort, messages.KvAbortAck)
+_KV_TO_SENDER = (messages.KvGrant, messages.KvCredit, messages.KvMissing, messages.KvReceived, *_KV_AGREEMENT)
 
 MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     "gateway": {
@@ -57,7 +58,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
             messages.Cancel,
         ),
         "speculator": (messages.Cancel,),
-        "detokenizer": (messages.Open, messages.Cancel),
+        "detokenizer": (messages.Open, messages.AllowSuccessor, messages.Cancel),
         "gateway": (
             messages.ClientCancel,
             messages.BeginKeyUses,
@@ -75,16 +76,9 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
         "detokenizer": (messages.Tokens,),
     },
     "decode": {
-        "gateway": (messages.Lost, messages.PromptLogprobs),
-        "prefill": (
-            messages.KvProbe,
-            messages.KvGrant,
-            messages.KvCredit,
-            messages.KvMissing,
-            messages.KvReceived,
-            *_KV_AGREEMENT,
-            messages.GrammarTried,
-        ),
+        "gateway": (messages.Lost, messages.PromptLogprobs, messages.HandOver, messages.HandOverDone),
+        "prefill": (messages.KvProbe, *_KV_TO_SENDER, messages.GrammarTried),
+        "decode": (messages.KvDone, *_KV_TO_SENDER),
         "speculator": (messages.DraftOpen, messages.DraftCommit, messages.DraftClose),
         "detokenizer": (messages.Tokens,),
     },
@@ -96,8 +90,9 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     },
 }
 """Sender → receiver → messages. Beside these, every role sends heartbeats as itself, asks others for theirs,
-asks who has a prefix cache for a snapshot of it, gateways broadcast cancels, and prefill sends KV chunks to
-decode. Answers are not listed: who was asked may answer, once, on the reply subject of the question."""
+asks who has a prefix cache for a snapshot of it, gateways broadcast cancels, and prefill and decode send KV
+chunks to decode. Answers are not listed: who was asked may answer, once, on the reply subject of the
+question."""
 
 ANSWER_WITHIN = "10m"
 """The server remembers so long who may be answered: beyond the deadlines of what is asked."""
@@ -130,7 +125,7 @@ def role_user(role: str, instance: str = ANY) -> BusUser:
         publish.append(subject_of(CANCEL_ALL, messages.Cancel.__name__, instance))
     else:
         subscribe.append(everything_at(CANCEL_ALL))
-    if role == "prefill":
+    if role in ("prefill", "decode"):
         publish.append(kv(ANY, ANY))
     if role == "decode":
         subscribe.append(kv(instance, ANY))

@@ -7,6 +7,7 @@
     corpora     what a retriever says of its corpora
     preprocessing  the gateway asks retriever and tokenizer
     routing     the gateway routes a request, cancels it, hears that it cannot go on
+    hand_over   a request goes on at another decode worker
     key_limits  gateways count together what a key uses
     tokens      the hot path, from workers to detokenizer to gateway
     response_cache  answers that are known already
@@ -63,6 +64,7 @@ from shared.messages.fleet import (
     WorkerReport,
 )
 from shared.messages.grammar_trials import GrammarTried
+from shared.messages.hand_over import AllowSuccessor, HandOver, HandOverDone, Successor
 from shared.messages.key_limits import (
     MAX_KEY_USES,
     BeginKeyUses,
@@ -181,6 +183,10 @@ Message = (
     | Reserve
     | Prefill
     | Warm
+    | HandOver
+    | Successor
+    | HandOverDone
+    | AllowSuccessor
     | Cancel
     | CancelAck
     | ClientCancel
@@ -259,6 +265,7 @@ __all__ = [
     "AccountRequest",
     "AdapterId",
     "AdapterReport",
+    "AllowSuccessor",
     "AnswerCited",
     "AttemptAccount",
     "AuditReport",
@@ -292,6 +299,8 @@ __all__ = [
     "GatewayReport",
     "GetTokenBytes",
     "GrammarTried",
+    "HandOver",
+    "HandOverDone",
     "HandedOver",
     "Heartbeat",
     "HeartbeatRequest",
@@ -338,6 +347,7 @@ __all__ = [
     "SettleKeyUse",
     "Snapshot",
     "SnapshotRequest",
+    "Successor",
     "TakeOver",
     "TenantJobs",
     "TenantQueue",

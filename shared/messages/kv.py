@@ -1,4 +1,8 @@
-"""The control messages of KV transfers between a prefill and a decode worker; the bytes go elsewhere."""
+"""The control messages of KV transfers between two workers; the bytes go elsewhere.
+
+The sender computes: a prefill worker, or a decode worker that hands a request over. The receiver is a decode
+worker, which goes on with it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KvProbe:
-    """decode → prefill (ask): describe your pool, so that we may find out whether we share memory."""
+    """receiver → sender (ask): describe your pool, so that we may find out whether we share memory."""
 
     layout: str
 
@@ -27,8 +31,8 @@ class KvSegment:
 
 @dataclass(frozen=True, slots=True)
 class KvGrant:
-    """decode → prefill: room is made for the request's blocks [first_blocks[g], end_block) in each group g of
-    layers.
+    """receiver → sender: room is made for the request's blocks [first_blocks[g], end_block) in each group g
+    of layers.
 
     Blocks before those are already here, or behind a window. `transport` is "nats" or "shm". `subject` takes
     the chunks, `credit_bytes` may be in flight at first.
@@ -45,7 +49,7 @@ class KvGrant:
 
 @dataclass(frozen=True, slots=True)
 class KvReady:
-    """prefill → decode, shm only: these (layer, block) cells can be copied from the mapped pool.
+    """sender → receiver, shm only: these (layer, block) cells can be copied from the mapped pool.
 
     Layers [layer, layer_end) of one group, request blocks [block, block + len(source_blocks)), which lie at
     `source_blocks` of the sender's pool. checksums[i] is XXH3-64 over those blocks of layer + i: the
@@ -62,7 +66,7 @@ class KvReady:
 
 @dataclass(frozen=True, slots=True)
 class KvCredit:
-    """decode → prefill: the stream has been seen up to `received_bytes`, `credit_bytes` beyond may be sent.
+    """receiver → sender: the stream has been seen up to `received_bytes`, `credit_bytes` beyond may be sent.
 
     `received_bytes` is cumulative over all bytes put on the wire, repetitions and chunks lost on the
     way included. `credit_bytes` only grows from the grant's.
@@ -75,7 +79,7 @@ class KvCredit:
 
 @dataclass(frozen=True, slots=True)
 class KvMissing:
-    """decode → prefill: send these cells again; those that were granted are numbered layer by layer."""
+    """receiver → sender: send these cells again; those that were granted are numbered layer by layer."""
 
     transfer: int
     cells: tuple[int, ...]
@@ -83,7 +87,7 @@ class KvMissing:
 
 @dataclass(frozen=True, slots=True)
 class KvDone:
-    """prefill → decode: all cells were sent; `token_ids` are what prefill sampled after the prompt.
+    """sender → receiver: all cells were sent; `token_ids` are what was sampled after the tokens of the route.
 
     `finish` != "" when the request ended with them: nothing is left to decode, and no cell needed.
     `waited_us`: how long before this message the tokens were sampled.
@@ -97,7 +101,7 @@ class KvDone:
 
 @dataclass(frozen=True, slots=True)
 class KvReceived:
-    """decode → prefill: every cell is in and verified; the sender may release its blocks."""
+    """receiver → sender: every cell is in and verified; the sender may release its blocks."""
 
     transfer: int
 

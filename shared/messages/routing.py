@@ -48,6 +48,11 @@ class Reserve:
     whose it is among those who share the worker, by the tenant's digest. `guest`: that tenant has less than
     another, and may have a place beyond the ordinary ones. `resumable`: another gateway may take the stream
     over (`TakeOver`).
+
+    Where another decode worker hands the request over, KV comes from that one, which `prefill` names then,
+    in its life `predecessor_incarnation` (0: from a prefill worker): it has computed all but the last of
+    `token_ids`, and goes on until it stops. Who does not know the field knows no prefill worker of that
+    name, and refuses.
     """
 
     token_ids: bytes
@@ -64,6 +69,7 @@ class Reserve:
     share: TenantShare = OPEN_SHARE
     guest: bool = False
     resumable: bool = False
+    predecessor_incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

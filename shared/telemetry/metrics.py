@@ -205,6 +205,16 @@ KV_TRANSFER_EXPOSED_SECONDS = Histogram(
     ["transport"],
     buckets=HOP_BUCKETS,
 )
+HAND_OVERS = Counter(
+    "penstock_hand_overs_total",
+    "Streams that were to go on at another decode worker, by how that ended.",
+    ["outcome"],
+)
+HAND_OVER_SECONDS = Histogram(
+    "penstock_hand_over_seconds",
+    "Pause of a stream that another decode worker has handed over: last token there to its place here.",
+    buckets=HOP_BUCKETS,
+)
 KV_TRANSFERS = Counter(
     "penstock_kv_transfers_total", "KV transfers by how they ended.", ["transport", "outcome"]
 )
@@ -341,6 +351,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         HOP_SECONDS,
         KV_BLOCKS,
         KV_CHECKSUM_FAILURES,
+        HAND_OVERS,
+        HAND_OVER_SECONDS,
         KV_CHUNKS_DISCARDED,
         KV_TRANSFER_BYTES,
         KV_TRANSFER_EXPOSED_SECONDS,

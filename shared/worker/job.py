@@ -22,7 +22,7 @@ class JobPhase(Enum):
     """The phase of a job, as audits and cancel acknowledgements name it.
 
     prefill: queued → computing → transferring. decode: queued → transferring → ready → decoding, or where it
-    computes the prompt itself queued → computing → decoding.
+    computes the prompt itself queued → computing → decoding; → leaving, where it is handed over.
     """
 
     QUEUED = "queued"  # accepted; the engine has not been asked yet
@@ -30,6 +30,7 @@ class JobPhase(Enum):
     TRANSFERRING = "transferring"  # its KV is on its way
     READY = "ready"  # KV is complete, joins the batch before the next step
     DECODING = "decoding"
+    LEAVING = "leaving"  # decoded here no more: it goes on at another worker, which gets the rest of its KV
     STOPPING = "stopping"  # ended without success; what is on its way is not acknowledged yet
 
 

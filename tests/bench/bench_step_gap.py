@@ -38,6 +38,7 @@ from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.heartbeats import make_heartbeat
 from tests.support.models import target_model
 from tests.support.played_receiver import PlayedReceiver
+from tests.support.played_sender import PlayedSender
 
 PROMPT_TOKENS = 32
 WARM_STEPS = 50
@@ -192,7 +193,9 @@ async def piped(options: argparse.Namespace, rows: int, url: str) -> Gaps:
     service.bus = await Bus.connect(url, name="bench")
     service.fleet._state.observe(make_heartbeat("gateway", "gateway-0"))
     service.fleet._state.observe(make_heartbeat("prefill", "prefill-0"))
-    worker = DecodeActor(service, lambda: make_engine(options), PlayedReceiver.make, PrefixMirror())
+    worker = DecodeActor(
+        service, lambda: make_engine(options), PlayedReceiver.make, PlayedSender.make, PrefixMirror()
+    )
     running = keeping = asyncio.create_task(worker.run())
     try:
         await worker.ask(Started(), Deadline.after(LIMIT_S))

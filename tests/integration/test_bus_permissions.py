@@ -44,7 +44,7 @@ ANSWERS = {
     "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "HoldReport", "KvSegment", "Snapshot",
     "AuditReport", "Detokenized", "Embedded", "TokenBytes", "ResponseFound", "ResponseMissing",
     "TextScores", "RequestAccount", "NoAccount", "KeyUsesBegun", "KeyUsesRefused", "KeyKeptElsewhere",
-    "KeyClaimed",
+    "KeyClaimed", "HandedOver", "Successor",
 }  # fmt: skip
 """The messages that nobody may send but to who has asked."""
 
@@ -91,7 +91,7 @@ def expected(sender: str) -> set[str]:
         }
     if role == "gateway":
         allowed.add(subject_of(CANCEL_ALL, "Cancel", sender))
-    if role == "prefill":
+    if role in ("prefill", "decode"):
         allowed.add(kv("decode-1", 7))
     return allowed
 
@@ -166,7 +166,7 @@ FORBIDDEN = {
     "a decode worker cancels everywhere": ("decode-0", subject_of(CANCEL_ALL, "Cancel", "decode-0")),
     "the operator cancels": (OPERATOR, subject_of(CANCEL_ALL, "Cancel", OPERATOR)),
     "a decode worker sends tokens as another": ("decode-0", directed("detokenizer", "Tokens", "decode-1")),
-    "a decode worker sends KV": ("decode-0", kv("decode-1", 7)),
+    "a speculator sends KV": ("speculator-0", kv("decode-1", 7)),
     "a retriever beats for another": (
         "retriever-0",
         subject_of(fleet("retriever", "retriever-1"), "Heartbeat", "retriever-0"),

@@ -36,7 +36,7 @@ class PlayedReceiver:
     async def run_transfers(self) -> None:
         await asyncio.Event().wait()
 
-    def expect_transfer(self, request_id: str, epoch: int, *_: object) -> None:
+    def expect_transfer(self, request_id: str, epoch: int, *_: object, **_how: object) -> None:
         self.expected.append((request_id, epoch))
         self.on_expected((request_id, epoch))
 

@@ -76,6 +76,14 @@ class CrashRecord:
             if (role := view.heartbeat.role) in TARGET_ROLES
         ]
 
+    def move(self, view: InstanceView) -> None:
+        """It goes on at another instance of the role of `view`, which need not compute the prompt."""
+        now_s = self._clock.monotonic_s()
+        for stay in self._here():
+            if stay.view.heartbeat.role == view.heartbeat.role:
+                stay.left_s = now_s
+        self._stays.append(Stay(view, now_s, computes_prompt=False))
+
     def begin_warm(self, view: InstanceView) -> None:
         """The one of `view` may compute the beginning of its prompt, until the first route."""
         self._stays.append(Stay(view, self._clock.monotonic_s(), computes_prompt=True))

@@ -28,6 +28,16 @@ class RouteTrials:
             role: self._breakers.begin_trial(view, self._request_id) for role, view in self.views.items()
         }
 
+    def move(self, role: str, instance: str) -> None:
+        """Another instance of `role` goes on with the route: what comes now is its merit, or its fault."""
+        view = self._fleet.get(role, instance)
+        if role in self._trials:
+            self._trials.pop(role).end()
+        self.views.pop(role, None)
+        if view is not None:
+            self.views[role] = view
+            self._trials[role] = self._breakers.begin_trial(view, self._request_id)
+
     def record_progress(self, tokens: int, *, finished: bool) -> None:
         """Rows have come: the first token is prefill's, what follows is decode's."""
         if tokens or finished:

@@ -29,6 +29,7 @@ class Candidate(Protocol):
 
 
 C = TypeVar("C", bound=Candidate)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,13 @@ def load_cost(view: Candidate) -> tuple[float, ...]:
     """Return how full an instance is: 1 is at its capacity."""
     beat = view.heartbeat
     return ((beat.live + beat.queued) / max(1, beat.capacity),)
+
+
+def decodes_by_cost(views: Sequence[V], loaded: Callable[[V], Candidate], need: Need) -> list[V]:
+    """Return the decode workers that have room for `need`, as `loaded` shows them, the best first."""
+    found = [(view, loaded(view)) for view in views]
+    costs = [(_decode_cost(shown, need), shown.heartbeat.instance, view) for view, shown in found]
+    return [view for cost, _, view in sorted(costs, key=lambda each: each[:2]) if cost[0] < 1]
 
 
 def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:

@@ -15,7 +15,8 @@ TEXT = "text_completion"
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One route of a request, from where its workers had been asked. `workers` are (role, instance); `why` is
-    the code of the error that ended it, "" for the one that the answer came from."""
+    the code of the error that ended it, "" for the one that the answer came from. A decode worker that took
+    the request over stands behind the one that left."""
 
     epoch: int
     workers: tuple[tuple[str, str], ...]

@@ -29,7 +29,7 @@ FIRST_TOKEN_PARTS = (
     "detokenize",
 )
 """A prompt is computed by a prefill worker or by the decode worker."""
-DECODE_PARTS = ("kv.transfer", "decode.queue")
+DECODE_PARTS = ("kv.transfer", "decode.queue", "decode.hand_over")
 
 
 class RequestTimeline:
@@ -71,6 +71,19 @@ class RequestTimeline:
         """Note the marks of a row of text; the first row of a route closes the way to its token."""
         if self._streaming and not marks:
             return
+        self._add_marks(marks)
+        if not self._streaming:
+            self._streaming = True
+            self._timeline.split("bus", self._parts(FIRST_TOKEN_PARTS))
+
+    def note_hand_over(self, decode: str, counts: tuple[Mark, ...]) -> None:
+        """The same route goes on at another decode worker; `counts` are those of the one that has left."""
+        attempt = self._open_attempt
+        if attempt is not None:
+            self._open_attempt = replace(attempt, workers=(*attempt.workers, ("decode", decode)))
+        self._add_marks(tuple(mark for mark in counts if mark.phase.startswith(COUNT_PREFIX)))
+
+    def _add_marks(self, marks: tuple[Mark, ...]) -> None:
         for mark in marks:
             if not 0 <= mark.duration_us <= MAX_MARK:
                 metrics.DROPPED_MESSAGES.labels(reason="wrong_mark").inc()
@@ -79,9 +92,6 @@ class RequestTimeline:
             else:
                 self._marks[mark.phase] += mark.duration_us
                 self._seen.add(mark.phase)
-        if not self._streaming:
-            self._streaming = True
-            self._timeline.split("bus", self._parts(FIRST_TOKEN_PARTS))
 
     def mark_delivered(self) -> None:
         """The first token has been handed to gRPC. Later calls change nothing."""

@@ -44,8 +44,10 @@ class SessionState:
     tokenizers were asked, for whom it is the epoch. `holders` are the instances, as (role, instance),
     that may hold something of the latest of either, and who warms the prompt; `retriever_ask` is the last
     retriever that was asked, and as which. `epoch_tokens` came under this epoch; `fruitless` counts the last
-    routes that failed without a token; `warmed_tokens` of the prompt were to be computed before it was
-    placed. What stands before `relayed_position` the client has of another gateway.
+    routes that failed without a token; `successor` is the decode worker that makes room for it, where its own
+    one leaves; `is_let_go`: the holders of this epoch are told that it is over; `warmed_tokens` of the prompt
+    were to be computed before it was placed. What stands before `relayed_position` the client has of another
+    gateway.
     """
 
     max_tokens: int
@@ -61,6 +63,8 @@ class SessionState:
     epoch_tokens: int = 0
     replacements: int = 0
     fruitless: int = 0
+    successor: str = ""
+    is_let_go: bool = False
     cached_tokens: int = 0
     warmed_tokens: int = 0
     relayed_position: int = 0
@@ -123,6 +127,7 @@ class SessionState:
         self.epoch += 1
         self.route = route
         self.holders = set()
+        self.successor, self.is_let_go = "", False
         self.epoch_tokens = 0
         self.told.release()  # what waits is of an earlier one
         self.phase = RequestPhase.ROUTE
@@ -140,7 +145,18 @@ class SessionState:
     def take_holders(self) -> set[tuple[str, str]]:
         """The instances to be told that it is over; nobody is told twice."""
         holders, self.holders = self.holders, set()
+        self.is_let_go = True
         return holders
+
+    def name_successor(self, instance: str) -> None:
+        """A decode worker is asked to make room for the request; it may hold something from now on."""
+        self.successor = instance
+        self.hold_at("decode", instance)
+
+    def drop_successor(self) -> str:
+        """Return the one that was named, "" for none; there is none any more."""
+        successor, self.successor = self.successor, ""
+        return successor
 
     def accept_row(
         self, epoch: int, position: int, ids: tuple[int, ...], text: str, finish: str
@@ -173,7 +189,11 @@ class SessionState:
         A speculator is never needed. Prefill is needed until its KV has arrived, which shows in the
         second token of the epoch: the first one is prefill's own.
         """
-        if self.route is None or self.finish or not self.route.uses(role, instance):
+        if self.route is None or self.finish:
+            return False
+        if role == "decode" and instance == self.successor:  # it may have the request by now
+            return True
+        if not self.route.uses(role, instance):
             return False
         if role == "prefill":
             return self.epoch_tokens < 2

@@ -2,6 +2,7 @@
 
 In reading order: `ingress` takes a call in and `call_sessions` are its choices; `session_registry` knows
 all sessions, `session` is one, which an `interruption` ends early; `router` places it (`route_messages`),
-`route_watch` sees that it goes on, `text_intake` takes text in and `response_relay` writes it out;
-`client_cancels` ends it from outside.
+`route_watch` sees that it goes on, `successor` finds
+another decode worker where its own one leaves, `text_intake` takes text in and `response_relay` writes it
+out; `client_cancels` ends it from outside.
 """

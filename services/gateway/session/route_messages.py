@@ -15,6 +15,39 @@ from shared.sampling.parameters import NO_LOGPROBS
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
 
+def successor_message(
+    route: RoutingDecision,
+    request: Request,
+    gateway: str,
+    ids: tuple[int, ...],
+    prompt_len: int,
+    hashes: tuple[bytes, ...],
+    adapter: AdapterId,
+    share: TenantShare,
+    incarnation: int,
+) -> Reserve:
+    """Return what asks a decode worker to take over from that of the route, in its life `incarnation`.
+
+    `ids` are prompt and output up to where KV is sent from, `hashes` those of their blocks.
+    """
+    return Reserve(
+        token_ids=pack_ids(ids),
+        prompt_len=prompt_len,
+        block_hashes=pack_hashes(hashes),
+        sampling=replace(request.sampling, prompt_logprobs=NO_LOGPROBS),
+        gateway=gateway,
+        detokenizer=route.detokenizer,
+        prefill=route.decode,
+        speculator=route.speculator,
+        priority=request.priority,
+        inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
+        adapter=adapter,
+        share=share,
+        resumable=request.resumable,
+        predecessor_incarnation=incarnation,
+    )
+
+
 def route_messages(
     route: RoutingDecision,
     request: Request,

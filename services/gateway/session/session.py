@@ -34,6 +34,7 @@ from services.gateway.scope.session_state import is_final
 from services.gateway.session.interruption import Interruption
 from services.gateway.session.route_watch import RouteWatch
 from services.gateway.session.router import Router
+from services.gateway.session.successor import SuccessorSearch
 from services.gateway.session.text_intake import TextIntake
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import (
@@ -43,11 +44,12 @@ from shared.errors import (
     GatewayStopping,
     InternalError,
     PenstockError,
+    StaleEpoch,
     StreamTakenOver,
     Unavailable,
     error_from_code,
 )
-from shared.messages import WARM_EPOCH, Lost
+from shared.messages import WARM_EPOCH, HandOverDone, Lost, Successor
 from shared.roles import ROUTED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
@@ -96,6 +98,7 @@ class Session:
         self.intake = TextIntake(scope, self._watch, self._interruption)
         self._preprocessor = Preprocessor(scope)
         self.warmer = Warmer(scope, gate, self._preprocessor)
+        self._successors: SuccessorSearch | None = None  # from when it can be routed on
         self._outcome: Outcome | None = None
         self._call_ended = False
 
@@ -108,6 +111,11 @@ class Session:
             return
         if epoch != self.state.epoch:
             metrics.STALE_MESSAGES.inc()
+            return
+        if sender and sender == self.state.successor:
+            # Its decode worker goes on, or says that it has left it to one that is lost.
+            log.info("successor_lost", request_id=self.request_id, epoch=epoch, why=lost.code)
+            self.state.let_go("decode", self.state.drop_successor())
             return
         if not self.state.is_from(sender, *ROUTED_ROLES):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_lost").inc()
@@ -122,6 +130,20 @@ class Session:
             self.end_as_poison_request(hop)  # before it is routed once more
         else:
             self._watch.fail_route(trouble)
+
+    async def find_successor(self, epoch: int, position: int, sender: str) -> Successor:
+        """The decode worker `sender` leaves: find another one. Raises what `SuccessorSearch.find` does."""
+        if self._successors is None:
+            raise StaleEpoch("the request is not decoded anywhere", hop="gateway")
+        return await self._successors.find(epoch, position, sender, self._deadline)
+
+    def on_handed_over(self, epoch: int, handed: HandOverDone, sender: str) -> None:
+        """The decode worker `sender` has left, and another one goes on."""
+        if self._successors is not None and self._successors.take_over(epoch, handed, sender):
+            return
+        metrics.STALE_MESSAGES.inc()
+        if epoch == self.state.epoch and self.state.is_from(sender, "decode"):
+            self._watch.fail_route(Unavailable("its decode worker left it to one that is lost", hop="decode"))
 
     def on_instance_lost(self, role: str, instance: str) -> None:
         """An instance of the fleet is gone, whether this request used it or not."""
@@ -223,6 +245,7 @@ class Session:
             return self.state.finish
         self.request = prompt.request
         router = Router(self._scope, prompt, self._cancel_epoch)
+        self._successors = SuccessorSearch(self._scope, prompt, router.trials)
         try:
             while True:
                 await self._poison_requests.take_turn(self._crash_record)
@@ -302,7 +325,10 @@ class Session:
         if outcome.finish:
             reason = "stop"
             stopped = outcome.finish == "stop_string"
-            holders = [holder for holder in holders if stopped and holder[0] in TARGET_ROLES]
+            waits = ("decode", self.state.successor)
+            holders = [
+                holder for holder in holders if holder == waits or (stopped and holder[0] in TARGET_ROLES)
+            ]
         last = max(self.state.epoch, self.state.asks)  # nothing follows, at whoever still holds something
         await self._context.canceller.cancel_holders(self.request_id, last, holders, reason)
 

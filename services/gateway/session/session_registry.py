@@ -25,7 +25,7 @@ from services.gateway.session.session import Session
 from shared import messages
 from shared.bus import Delivery
 from shared.deadline import SYSTEM_CLOCK
-from shared.errors import PenstockError, Unavailable, UnknownMessage
+from shared.errors import PenstockError, StaleEpoch, Unavailable, UnknownMessage
 from shared.messages import (
     AuditReport,
     AuditRequest,
@@ -186,8 +186,10 @@ class SessionRegistry:
         match message:
             case Text():
                 self._fan_out(message, delivery.sender)
-            case Lost() | messages.PromptLogprobs() | messages.FoundFirst():
+            case Lost() | messages.PromptLogprobs() | messages.FoundFirst() | messages.HandOverDone():
                 self._deliver(delivery)
+            case messages.HandOver(position):
+                self._context.tasks.start("hand-over", self._answer_hand_over(delivery, position))
             case messages.ClientCancel(tenant):
                 found = self.cancel_session(envelope.request_id, tenant)
                 self._answer(envelope, messages.CancelAck(found, ""))
@@ -216,12 +218,25 @@ class SessionRegistry:
             match delivery.message:
                 case Lost() as lost:
                     session.on_lost(epoch, lost, sender)
+                case messages.HandOverDone() as handed:
+                    session.on_handed_over(epoch, handed, sender)
                 case messages.PromptLogprobs() as scores:
                     session.intake.on_prompt_logprobs(epoch, scores, sender)
                 case messages.FoundFirst(passages):
                     session.warmer.on_found_first(epoch, passages, sender)
         except Exception as error:  # noqa: BLE001 - as above
             session.on_fault(error)
+
+    async def _answer_hand_over(self, delivery: Delivery, position: int) -> None:
+        envelope = delivery.envelope
+        session = self._live.get(envelope.request_id)
+        answer: Message | PenstockError = StaleEpoch("no such request runs here", hop="gateway")
+        if session is not None:
+            try:
+                answer = await session.find_successor(envelope.epoch, position, delivery.sender)
+            except PenstockError as error:
+                answer = error
+        await self._context.bus.answer(envelope, answer, hop="gateway")
 
     def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A worker died, restarted or went silent."""

@@ -47,6 +47,7 @@ from tests.support.held_masks import held_masks
 from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.played_receiver import PlayedReceiver
+from tests.support.played_sender import PlayedSender
 from tests.support.sampling import sampling
 from tests.support.slow_grammar import PATTERNS_TOGETHER, held_compiler
 from tests.support.wait import until
@@ -84,7 +85,7 @@ class Worker(DecodeActor):
                 guest_sequences=places[1],
             )
 
-        super().__init__(service, load, PlayedReceiver.make, PrefixMirror())
+        super().__init__(service, load, PlayedReceiver.make, PlayedSender.make, PrefixMirror())
 
     @property
     def played(self) -> PlayedReceiver:
@@ -279,7 +280,7 @@ async def test_a_draft_that_came_too_late_counts_and_the_next_one_is_asked_to_re
     await worker.decode(speculator="speculator-0")
     await worker.step()
     late = worker._drafts.counts.late
-    worker._driver._reports.append(StepReport((), [DraftUse("r/1", 2, 3)], None, worker._driver.snapshot))
+    worker._driver._reports.append(StepReport((), (), [DraftUse("r/1", 2, 3)], None, worker._driver.snapshot))
     await worker.take_steps()
     assert worker._drafts.counts.late == late + 3
     assert worker._drafts._sessions["r/1"].lag >= 2

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from services.detokenizer.config import DetokenizerConfig
-from services.detokenizer.decoder_session import MAX_PROMPT_TAIL_TOKENS, MAX_ROWS_AHEAD
+from services.detokenizer.decoder_session import MAX_PROMPT_TAIL_TOKENS, MAX_ROWS_AHEAD, MAX_WORKERS
 from services.detokenizer.decoder_sessions import DecodedOutput, DecoderSessions
 from shared.actor.lease import LEASE_S
 from shared.deadline import Deadline
-from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded, StaleEpoch
+from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, NotFound, Overloaded, StaleEpoch
 from shared.messages import ALL_EMITTED, CancelAck, Mark, Open, Tokens, pack_ids
 from shared.sampling.parameters import TokenLogprob
 from tests.support.clock import FakeClock
@@ -567,3 +567,34 @@ def test_a_malformed_open_is_refused_and_holds_nothing(sessions: DecoderSessions
     with pytest.raises(InvalidRequest):
         sessions.open_decoder(REQUEST, 1, broken, None)
     assert_empty(sessions)
+
+
+# ---- a request that is handed over ----
+
+
+def test_tokens_of_a_successor_are_taken_once_it_is_allowed(sessions: DecoderSessions) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(decode="decode-0"), None)
+    first = sessions.decode_tokens(step(IDS[:1], 0), "decode-0")
+    dropped = sessions.decode_tokens(step(IDS[1:2], 1), "decode-1")
+    sessions.allow_worker(REQUEST, 1, GATEWAY, "decode-1")
+    rest = sessions.decode_tokens(step(IDS[1:], 1, finish="stop"), "decode-1")
+    assert not dropped.texts
+    assert text_of(first, rest) == TEXT
+
+
+@pytest.mark.parametrize(("epoch", "gateway"), [(2, GATEWAY), (1, "gateway-9")])
+def test_a_successor_is_allowed_by_the_gateway_of_an_open_epoch_alone(
+    sessions: DecoderSessions, epoch: int, gateway: str
+) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(decode="decode-0"), None)
+    with pytest.raises(NotFound, match="is not open here"):
+        sessions.allow_worker(REQUEST, epoch, gateway, "decode-1")
+
+
+def test_a_request_is_not_handed_over_without_end(sessions: DecoderSessions) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(decode="decode-0"), None)
+    for number in range(1, MAX_WORKERS):
+        sessions.allow_worker(REQUEST, 1, GATEWAY, f"decode-{number}")
+    sessions.allow_worker(REQUEST, 1, GATEWAY, "decode-1")
+    with pytest.raises(Overloaded, match="cannot be handed over again"):
+        sessions.allow_worker(REQUEST, 1, GATEWAY, f"decode-{MAX_WORKERS}")

@@ -169,3 +169,22 @@ def test_an_expired_deadline_names_the_hop_of_the_phase(phase: str, hop: str) ->
 def test_only_what_the_request_itself_causes_is_final() -> None:
     assert all(is_final(error) for error in (InvalidRequest("x"), NotFound("x"), TooLarge("x")))
     assert not any(is_final(error) for error in (Overloaded("x"), Unavailable("x")))
+
+
+def test_a_successor_is_needed_from_when_it_is_named_until_it_is_dropped() -> None:
+    """It may have the request by then."""
+    state = placed()
+    state.name_successor("decode-1")
+    assert state.needs("decode", "decode-1")
+    assert ("decode", "decode-1") in state.holders
+    assert state.drop_successor() == "decode-1"
+    assert not state.needs("decode", "decode-1")
+
+
+def test_a_new_epoch_has_no_successor() -> None:
+    state = placed()
+    state.name_successor("decode-1")
+    assert state.take_holders() == {("decode", "decode-1")}
+    assert state.is_let_go
+    state.begin_epoch(ROUTE)
+    assert (state.successor, state.is_let_go) == ("", False)

@@ -1,0 +1,39 @@
+"""The KV transfers of a decode worker: those that come in, and those of requests that it hands over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shared.bus import Delivery
+from shared.kv.receiving.receiver import KvReceiver
+from shared.kv.sending.sender import KvSender
+from shared.messages import KvAbort, KvAbortAck
+
+
+class DecodeTransfers:
+    def __init__(self, receiver: KvReceiver, sender: KvSender) -> None:
+        self._receiver = receiver
+        self._sender = sender
+
+    async def run_transfers(self) -> None:
+        """Send and receive until cancelled; the service supervises this."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._receiver.run_transfers())
+            tasks.create_task(self._sender.run_transfers())
+
+    def handle_message(self, delivery: Delivery) -> bool:
+        """Take a KV message from the inbox; False when it is not one. An abort may be of either side."""
+        message, envelope = delivery.message, delivery.envelope
+        key = (envelope.request_id, envelope.epoch)
+        ours = self._sender.is_between(key, delivery.sender)
+        if isinstance(message, KvAbort | KvAbortAck) and not ours:
+            return self._receiver.handle_message(delivery)
+        return self._sender.handle_message(delivery) or self._receiver.handle_message(delivery)
+
+    def peer_lost(self, instance: str) -> None:
+        """Handle the loss of a prefill worker. Of other decode workers nobody hears here: their silence is
+        noticed."""
+        self._receiver.peer_lost(instance)
+
+    def close(self) -> None:
+        self._receiver.close()

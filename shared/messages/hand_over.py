@@ -1,0 +1,42 @@
+"""A request goes on at another decode worker, under the same epoch: its own one leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.messages.tokens import Mark
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """decode → gateway (ask): find this request, which I decode, another decode worker.
+
+    It is to have KV and tokens of the first `position` positions, of which I have sent all, and those that
+    follow until I stop. Answered by `Successor`.
+    """
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The answer: `decode` has made room and waits for the KV."""
+
+    decode: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverDone:
+    """decode → gateway: `decode` has all of the request now, and I hold nothing of it any more. `counts` are
+    what a last row would have been marked with."""
+
+    decode: str
+    counts: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllowSuccessor:
+    """gateway → detokenizer (ask): tokens of this epoch of a request may come from `decode` as well."""
+
+    gateway: str
+    decode: str
