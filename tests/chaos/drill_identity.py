@@ -55,7 +55,7 @@ def forbidden(user: str, role: str, instances: list[Instance]) -> Iterator[str]:
     for sender in names:
         if role != "gateway" or sender != user:
             yield subject_of(CANCEL_ALL, "Cancel", sender)
-    if role != "prefill":
+    if role not in ("prefill", "decode"):  # who sends KV
         yield kv("decode-0", 1)
     yield "$SYS.REQ.SERVER.PING"
 

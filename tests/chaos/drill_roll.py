@@ -41,7 +41,7 @@ class Scale:
 
 
 FULL = Scale(12, 400, 3, ((), ()))
-SHORT = Scale(2, 40, 1, (("detokenizer", "gateway"),))
+SHORT = Scale(1, 40, 1, (("gateway",),))
 
 
 async def rolled(stack: Stack, roles: Sequence[str]) -> tuple[int, str]:

@@ -30,7 +30,6 @@ BACKLOG = 1024
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NO_ROOM_PAUSE_S = 0.2
 """A machine that has no descriptor or no memory for a connection is asked again after so long."""
-STOP_TIMEOUT_S = 0.5
 
 
 class Place:
@@ -84,8 +83,8 @@ class Listener:
         self._tls = tls
         self._places: dict[Place, None] = {}
         self._tasks = Tasks()
-        self._accepting: list[asyncio.Task[None]] = []
         self._sockets: list[socket.socket] = []
+        self._pauses: set[asyncio.TimerHandle] = set()
 
     async def listen(self, host: str, port: int, *, shared: bool) -> str:
         """Return the HOST:PORT where it listens now. Raises OSError when the address cannot be had."""
@@ -99,7 +98,7 @@ class Listener:
             self._close_sockets()
             raise
         for each in self._sockets:
-            self._accepting.append(self._tasks.start("http-accept", self._accept(each)))
+            self._watch(each)
         named = f"[{host}]" if ":" in host else host
         return f"{named}:{self._sockets[0].getsockname()[1]}"
 
@@ -111,18 +110,18 @@ class Listener:
             metrics.HTTP_CONNECTIONS.dec()
             self._forget(place)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Accept no more; connections go on."""
-        for task in self._accepting:
-            task.cancel()
-        if self._accepting:
-            await asyncio.wait(self._accepting, timeout=STOP_TIMEOUT_S)
-        self._accepting.clear()
+        for pause in self._pauses:
+            pause.cancel()
+        self._pauses.clear()
+        for each in self._sockets:
+            asyncio.get_running_loop().remove_reader(each)
         self._close_sockets()
 
     async def close(self) -> None:
         """Accept no more, and give up what has only begun; bounded."""
-        await self.stop()
+        self.stop()
         await self._tasks.finish(0.0)
 
     def _close_sockets(self) -> None:
@@ -130,17 +129,30 @@ class Listener:
             each.close()
         self._sockets.clear()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    def _watch(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Take a connection that has come. No task waits for it: one that is cancelled then would lose it."""
+        try:
+            connection, _ = listening.accept()
+        except OSError as error:  # that of a client who is gone already included
+            if error.errno in NO_ROOM:
+                log.warning("connection_not_accepted", error=error.strerror)
+                self._pause(listening)
+            return
+        self._take(connection)
+
+    def _pause(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listening)
-            except OSError as error:  # that of a client who is gone already included
-                if error.errno in NO_ROOM:
-                    log.warning("connection_not_accepted", error=error.strerror)
-                    await asyncio.sleep(NO_ROOM_PAUSE_S)
-                continue
-            self._take(connection)
+        loop.remove_reader(listening)
+
+        def go_on() -> None:
+            self._pauses.discard(pause)
+            self._watch(listening)
+
+        pause = loop.call_later(NO_ROOM_PAUSE_S, go_on)
+        self._pauses.add(pause)
 
     def _take(self, connection: socket.socket) -> None:
         place = Place(for_health=len(self._places) >= self._max_connections)

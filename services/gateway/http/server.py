@@ -126,7 +126,7 @@ class HttpServer:
         One that has not asked yet is given a moment for that: its client is about to.
         """
         if self._connections is not None:
-            await self._connections.listener.stop()
+            self._connections.listener.stop()
             await self._connections.leave()
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -69,7 +70,7 @@ class MemoryGrpcServer:
 
     async def start(self) -> None:
         for listener in self._listeners:
-            self._tasks.start("grpc-accept", self._accept(listener))
+            listener.set_reader(partial(self._accept, listener))
 
     async def stop(self, grace: float | None) -> None:
         """Listen no more, and cancel what has not ended after the grace."""
@@ -83,12 +84,11 @@ class MemoryGrpcServer:
             call.cancel()
         await self._tasks.finish(0.0)
 
-    async def _accept(self, listener: MemoryListener) -> None:
-        while True:
-            accepted = await listener.backlog.get()
-            connection = FrameConnection()
-            accepted.hand_to(connection)
-            self._tasks.start("grpc-call", self._serve(connection))
+    def _accept(self, listener: MemoryListener) -> None:
+        accepted, _ = listener.accept()
+        connection = FrameConnection()
+        accepted.hand_to(connection)
+        self._tasks.start("grpc-call", self._serve(connection))
 
     # ---- one call -----------------------------------------------------------------------------------
 

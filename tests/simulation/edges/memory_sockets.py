@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from tests.simulation.bus.network import Network
@@ -21,32 +24,63 @@ class MemoryListener:
     def __init__(self, network: Network, host: str, port: int) -> None:
         """Raises OSError where somebody listens there already."""
         self.address = (host, port)
-        self.backlog: asyncio.Queue[MemorySocket] = asyncio.Queue(MAX_BACKLOG)
+        self._backlog: deque[MemorySocket] = deque()
         self._network = network
-        network.listen(host, port, lambda: MemorySocket(self.backlog))
+        self._reader: Callable[[], object] | None = None
+        network.listen(host, port, lambda: MemorySocket(self.put))
 
     def getsockname(self) -> tuple[str, int]:
         return self.address
 
+    def put(self, connection: MemorySocket) -> bool:
+        """Return whether there is room for one that waits."""
+        if len(self._backlog) >= MAX_BACKLOG:
+            return False
+        self._backlog.append(connection)
+        self._tell()
+        return True
+
+    def accept(self) -> tuple[MemorySocket, object]:
+        """Raises BlockingIOError where nobody waits."""
+        if not self._backlog:
+            raise BlockingIOError
+        accepted = self._backlog.popleft()
+        return accepted, accepted.transport.get_extra_info("peername")
+
+    def set_reader(self, reader: Callable[[], object] | None) -> None:
+        """Have `reader` called, in the context of who says so, as long as somebody waits."""
+        self._reader, self._context = reader, copy_context()
+        self._tell()
+
     def close(self) -> None:
         self._network.stop_listening(*self.address)
+        for waits in self._backlog:
+            waits.close()
+        self._backlog.clear()
+
+    def _tell(self) -> None:
+        if self._backlog and self._reader is not None:
+            asyncio.get_running_loop().call_soon(self._read, context=self._context)
+
+    def _read(self) -> None:
+        if self._backlog and self._reader is not None:
+            self._reader()
+            self._tell()
 
 
 class MemorySocket(asyncio.Protocol):
     """A connection that was accepted, or waits for that. It is not read until a protocol has it."""
 
-    def __init__(self, backlog: asyncio.Queue[MemorySocket]) -> None:
-        self._backlog = backlog
+    def __init__(self, put: Callable[[MemorySocket], bool]) -> None:
+        self._put = put
         self.transport: MemoryTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, MemoryTransport)
         self.transport = transport
-        if self._backlog.full():
-            transport.abort()
-            return
         transport.pause_reading()
-        self._backlog.put_nowait(self)
+        if not self._put(self):
+            transport.abort()
 
     def hand_to(self, protocol: asyncio.BaseProtocol) -> None:
         self.transport.set_protocol(protocol)
@@ -67,7 +101,7 @@ class MemorySockets:
         self._network = network
         loop: Any = network.world.loop
         loop.getaddrinfo = self.getaddrinfo
-        loop.sock_accept = self.sock_accept
+        loop.add_reader, loop.remove_reader = self.add_reader, self.remove_reader
         loop.connect_accepted_socket = self.connect_accepted_socket
 
     def listen(self, _family: int, address: tuple[str, int], *, shared: bool) -> MemoryListener:
@@ -79,9 +113,11 @@ class MemorySockets:
     async def getaddrinfo(self, host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
-    async def sock_accept(self, listener: MemoryListener) -> tuple[MemorySocket, object]:
-        accepted = await listener.backlog.get()
-        return accepted, accepted.transport.get_extra_info("peername")
+    def add_reader(self, listener: MemoryListener, reader: Callable[..., object], *args: Any) -> None:
+        listener.set_reader(partial(reader, *args))
+
+    def remove_reader(self, listener: MemoryListener) -> None:
+        listener.set_reader(None)
 
     async def connect_accepted_socket(
         self,

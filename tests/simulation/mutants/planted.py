@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         "a new detokenizer says again what the client has",
         "services.detokenizer.decoder_session",
-        "self._unsent_text = replayed.text[opened.emitted_chars :]",
+        "self._unsent_text = replayed.text[emitted:]",
         "self._unsent_text = replayed.text",
     ),
     Mutant(

@@ -162,8 +162,8 @@ DOCUMENTS = [
     if not any(part.startswith(".") or part == "node_modules" for part in path.relative_to(REPOSITORY).parts)
 ]
 SAMPLE_SUFFIXES = ("", "_total", "_bucket", "_count", "_sum")
-NOT_METRICS = ("penstock_client",)
-"""Other words of the same form: the file of a wheel."""
+NOT_METRICS = ("penstock_client", "penstock_options")
+"""Other words of the same form: the file of a wheel, and a module."""
 
 
 def name_of(family: MetricFamily) -> str:
