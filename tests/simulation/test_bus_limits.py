@@ -43,7 +43,7 @@ async def test_headers_count_towards_the_limit_and_close_a_client_for_good(start
     bus = await start_bus(SMALL)
     async with told(bus.url) as client:
         await client.client.publish("a", b"x" * 1000, headers={"k": "v"})
-        await until(lambda: client.client.is_closed)
+        await until(lambda: client.client.is_closed and "closed" in client.events)
         assert client.events == ["disconnected", "closed"]
         assert str(client.client.last_error) == "nats: maximum payload violation"
 

@@ -67,6 +67,7 @@ class InstanceRestart:
                 print(self._late(again, timeout_s))
                 return False
             await asyncio.sleep(POLL_S)
+        self._tell_end()  # where the next life was as quick as we are
         print(f"{self.life.instance} is ready again after {self._took_s:.1f} s, as process {again.pid}")
         return True
 
@@ -109,15 +110,18 @@ class InstanceRestart:
     def _watch_the_end(self) -> None:
         """Say that it has ended, once; kill it where it hangs on the way there."""
         if self._has_ended:
-            if not self._is_told_of_end:
-                _say(f"{self.life.instance} has ended after {self._took_s:.1f} s; it is started again …")
-            self._is_told_of_end = True
+            self._tell_end()
             return
         if (seen := self._seen()) is not None:
             self._heard_s = max(self._heard_s, seen.silent_since_s)
         silent_s = time.monotonic() - self._heard_s
         if self._process is not None and not self._is_killed and silent_s >= self._kill_after_s:
             self._kill(f"has said nothing for {self._kill_after_s:g} s")
+
+    def _tell_end(self) -> None:
+        if not self._is_told_of_end:
+            _say(f"{self.life.instance} has ended after {self._took_s:.1f} s; it is started again …")
+        self._is_told_of_end = True
 
     @property
     def _has_ended(self) -> bool:
