@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -36,6 +36,12 @@ async def cancel_until_done(*tasks: asyncio.Task[Any]) -> None:
         for task in tasks:
             if task.done() and not task.cancelled():
                 task.exception()  # seen, so that nobody calls it never retrieved
+
+
+class StartTask(Protocol):
+    """Starts work in the background, under a name, and keeps it."""
+
+    def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> object: ...
 
 
 class Tasks:

@@ -1,4 +1,4 @@
-"""Telling the holders of a request that it is over, with the broadcast as the backstop."""
+"""Tell the holders of a request that it is over: each by name, then everybody, then again by name."""
 
 from __future__ import annotations
 
@@ -12,36 +12,49 @@ from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import Deadline
 from shared.errors import PenstockError
 from shared.messages import Cancel, CancelAck
+from shared.tasks import StartTask
 
 log = structlog.get_logger()
 
+AGAIN_AFTER_S = (1.0, 4.0)
+"""The pauses before those who have not acknowledged are told again: the bus may have been away, and a holder
+may come back to it later than the broadcast did."""
+
 
 class Canceller:
-    def __init__(self, bus: Bus, gateway: str, ack_s: float) -> None:
+    """`start` keeps what is done in the background."""
+
+    def __init__(self, bus: Bus, gateway: str, ack_s: float, start: StartTask) -> None:
         self._bus = bus
         self._gateway = gateway
         self._ack_s = ack_s
+        self._start = start
 
     async def cancel_holders(
         self, request_id: str, epoch: int, holders: Collection[tuple[str, str]], reason: str
     ) -> None:
         """Cancel `request_id` up to `epoch` at each holder (role, instance); bounded by the ack timeout.
 
-        Where an ack is missing, everybody is told; what no message reaches ends with its lease.
+        Where an ack is missing, everybody is told, and the holder again later, which nobody waits for.
+        What no message reaches ends with its lease or its deadline.
         """
-        if not holders:
+        left = await self._cancel_each(request_id, epoch, holders, reason)
+        if not left:
             return
-        told = sorted(holders)  # the same order in each run, which a set of words has not
-        acked = await asyncio.gather(
-            *(self._cancel_holder(request_id, epoch, role, instance, reason) for role, instance in told)
-        )
-        if all(acked):
-            return
+        again = self._cancel_again(request_id, epoch, left, reason)
+        self._start(f"cancel-again-{request_id}", again)
         envelope = self._bus.envelope(request_id, epoch, None, self._gateway)
         try:
             await self._bus.publish(CANCEL_ALL, Cancel(reason), envelope)
         except PenstockError as error:
             log.warning("cancel_not_sent", request_id=request_id, error=str(error))
+
+    async def withdraw(self, request_id: str, epoch: int, role: str, instance: str) -> None:
+        """Tell one instance alone, once, not to go on with an epoch that lives elsewhere.
+
+        No other may hear of it, and this one may be asked again. What does not reach it ends with its lease.
+        """
+        await self._cancel_holder(request_id, epoch, role, instance, "replaced")
 
     async def release_stream(self, request_id: str, epoch: int, decode: str) -> None:
         """Tell a decode worker that nobody will ask for the stream any more: its client has the end, or has
@@ -51,6 +64,25 @@ class Canceller:
             await self._bus.publish(inbox("decode", decode), Cancel("delivered"), envelope)
         except PenstockError as error:
             log.info("stream_not_released", request_id=request_id, instance=decode, error=str(error))
+
+    async def _cancel_again(
+        self, request_id: str, epoch: int, holders: Collection[tuple[str, str]], reason: str
+    ) -> None:
+        for pause_s in AGAIN_AFTER_S:
+            await asyncio.sleep(pause_s)
+            holders = await self._cancel_each(request_id, epoch, holders, reason)
+            if not holders:
+                return
+
+    async def _cancel_each(
+        self, request_id: str, epoch: int, holders: Collection[tuple[str, str]], reason: str
+    ) -> list[tuple[str, str]]:
+        """Return those who have not acknowledged."""
+        told = sorted(holders)  # the same order in each run, which a set of words has not
+        acked = await asyncio.gather(
+            *(self._cancel_holder(request_id, epoch, role, instance, reason) for role, instance in told)
+        )
+        return [holder for holder, heard in zip(told, acked, strict=True) if not heard]
 
     async def _cancel_holder(
         self, request_id: str, epoch: int, role: str, instance: str, reason: str

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import structlog
 
@@ -35,6 +34,7 @@ from shared.messages import (
     Message,
     SettleKeyUse,
 )
+from shared.tasks import StartTask
 
 log = structlog.get_logger()
 
@@ -44,10 +44,6 @@ ASK_S = 0.25
 """The time for one answer of it."""
 RETRY_S = 0.02
 """The pause before it is looked for again."""
-
-
-class StartTask(Protocol):
-    def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from services.gateway.config import GatewayConfig
 from services.gateway.keys.allowance import Allowance
 from services.gateway.keys.key_account import KeyAccount
-from services.gateway.keys.key_desk import KeyDesk, StartTask, WantedUse
+from services.gateway.keys.key_desk import KeyDesk, WantedUse
 from services.gateway.keys.key_keeper import KeyKeeper
 from services.gateway.keys.keys_in_force import KeysInForce
 from services.gateway.keys.rate_limits import LimitReached
@@ -21,6 +21,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import InvalidRequest, PenstockError, TooLarge, Unauthenticated
 from shared.files.api_key_file import ApiKey
 from shared.messages import BeginKeyUses, ClaimKey, CountKeyRefusals, LeaveKey, SettleKeyUse
+from shared.tasks import StartTask
 from shared.telemetry import metrics
 
 BYTES_PER_TOKEN = 4

@@ -189,6 +189,6 @@ class SuccessorSearch:
         instance = self._state.drop_successor()
         if instance and self._state.route is route:
             self._state.let_go("decode", instance)
-            await self._context.canceller.cancel_holders(
-                self._scope.request_id, self._state.epoch, [("decode", instance)], "replaced"
+            await self._context.canceller.withdraw(
+                self._scope.request_id, self._state.epoch, "decode", instance
             )
