@@ -108,7 +108,7 @@ class SessionContext:
             standing=standing,
         )
         pressure = Pressure(queue, loaded)
-        canceller = Canceller(bus, instance, config.cancel_ack_s, tasks.start)
+        canceller = Canceller(bus, instance, config.cancel_ack_s)
         suspects = PoisonRequests()
         collector = CollectorAccess.of(config, os.environ)
         return cls(

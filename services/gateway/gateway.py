@@ -134,6 +134,7 @@ class Gateway:
         """End both edges and what was begun in the background; a gateway that never started stops too."""
         await self.grpc.stop()
         await self.http.stop()
+        await self.context.canceller.close()
         await self.context.tasks.finish(FINISH_TIMEOUT_S)
         if self.context.exporter is not None:
             await asyncio.to_thread(self.context.exporter.close)

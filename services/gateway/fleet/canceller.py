@@ -12,23 +12,26 @@ from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import Deadline
 from shared.errors import PenstockError
 from shared.messages import Cancel, CancelAck
-from shared.tasks import StartTask
+from shared.tasks import Tasks
 
 log = structlog.get_logger()
 
-AGAIN_AFTER_S = (1.0, 4.0)
+AGAIN_AFTER_S = (1.0, 4.0, 6.0, 10.0)
 """The pauses before those who have not acknowledged are told again: the bus may have been away, and a holder
-may come back to it later than the broadcast did."""
+may come back to it later than the broadcast did. Who is away for longer than all of them has let go: the
+gateway's lease has run out there."""
 
 
 class Canceller:
-    """`start` keeps what is done in the background."""
-
-    def __init__(self, bus: Bus, gateway: str, ack_s: float, start: StartTask) -> None:
+    def __init__(self, bus: Bus, gateway: str, ack_s: float) -> None:
         self._bus = bus
         self._gateway = gateway
         self._ack_s = ack_s
-        self._start = start
+        self._again = Tasks()
+
+    async def close(self) -> None:
+        """Tell nobody again."""
+        await self._again.finish(0.0)
 
     async def cancel_holders(
         self, request_id: str, epoch: int, holders: Collection[tuple[str, str]], reason: str
@@ -42,7 +45,7 @@ class Canceller:
         if not left:
             return
         again = self._cancel_again(request_id, epoch, left, reason)
-        self._start(f"cancel-again-{request_id}", again)
+        self._again.start(f"cancel-again-{request_id}", again)
         envelope = self._bus.envelope(request_id, epoch, None, self._gateway)
         try:
             await self._bus.publish(CANCEL_ALL, Cancel(reason), envelope)
