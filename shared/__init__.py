@@ -1,5 +1,6 @@
 """The parts that the services share; they import this and never each other.
 
+import_without  a library without what it brings along
 errors       typed errors, one code each
 deadline     absolute deadlines, and the offsets of clocks
 tasks        tasks that are sure to end

@@ -171,7 +171,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             case messages.Reserve() as reserve:
                 await self._accept(delivery, reserve)
             case messages.TakeOver(tenant):
-                await self._hand_over(delivery, tenant)
+                await self._give_stream(delivery, tenant)
             case messages.DraftBlock() as block:
                 self._drafts.receive(block)
             case messages.DraftResync(request_ids, epochs):
@@ -205,7 +205,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     # ---- streams that another gateway goes on with --------------------------------------------------
 
-    async def _hand_over(self, delivery: Delivery, tenant: str) -> None:
+    async def _give_stream(self, delivery: Delivery, tenant: str) -> None:
         """Give the stream to whoever asks, and end the work for the gateway that placed it."""
         request_id = delivery.envelope.request_id
         running = [

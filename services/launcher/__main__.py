@@ -5,9 +5,9 @@ from __future__ import annotations
 from shared.process.quiet_end import discard_stream, end_quietly, interrupts_end_at_once, run_loop
 
 with interrupts_end_at_once():
-    from shared.telemetry.structlog_import import import_structlog
+    from shared.import_without import import_without
 
-    import_structlog()
+    import_without("rich", "structlog")  # it is for coloured tracebacks: a sixth of the imports here
 
     import asyncio
     import os

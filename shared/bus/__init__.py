@@ -1,8 +1,10 @@
 """Typed messages over NATS. Only this package imports nats."""
 
-from shared.bus.nats_import import import_nats
+from shared.import_without import import_without
 
-import_nats()
+import_without(
+    "aiohttp", "nats.aio.transport"
+)  # it is for WebSockets: a third of what a command's start takes
 
 from shared.bus.bus import Bus, Delivery, Receive  # noqa: E402 - it imports nats
 

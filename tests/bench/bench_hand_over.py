@@ -33,7 +33,7 @@ from tests.support.stack import Stack
 from tests.support.wait import until
 
 DRAIN_TIMEOUT_S = 2
-"""Of the way without hand-over: streams are longer, so that each is computed again."""
+"""The tokens of streams without hand-over: more, so that each is computed again."""
 WAYS = {
     "handed over": {"PENSTOCK_DECODE_DRAIN_TIMEOUT_S": "30"},
     "waited for, then computed again": {
@@ -47,7 +47,7 @@ MODEL = REPOSITORY / "shared" / "demo" / "models" / "target"
 
 @dataclass
 class Watched:
-    """What one stream has brought, and when, on the monotonic clock."""
+    """Hold what one stream has brought, and when, on the monotonic clock."""
 
     ids: list[int] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)

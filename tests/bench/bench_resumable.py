@@ -1,4 +1,4 @@
-"""What it costs that a stream can be resumed, while nothing is lost: CPU of a token, with it over without.
+"""Measure what resumable streams cost while nothing is lost: CPU of a token, with it over without.
 
     python -m tests.bench.bench_resumable [--seconds S]
 

@@ -91,7 +91,7 @@ def new_report() -> DrillReport:
 
 
 async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> list[list[Stream]]:
-    """What the streams answered before each roll."""
+    """Return what the streams answered before each roll."""
     return [await _roll_once(stack, scale, roles, report) for roles in scale.rolls]
 
 

@@ -49,7 +49,7 @@ def asked(**fields: Any) -> pb.GenerateRequest:
 def resume(
     received: int = 2, left_s: float = LEFT_S, message: pb.GenerateRequest | None = None
 ) -> pb.ResumeRequest:
-    """What a client sends whose gateway is gone."""
+    """Return the message of a client whose gateway is gone."""
     message = message or asked()
     tokens = ResumeTokens.of("", NOBODY, message, "")
     token = tokens.make(OLD, SYSTEM_CLOCK.unix_us() + round(left_s * 1e6))

@@ -182,7 +182,7 @@ class Fleet:
         return self.client().finish(GATEWAY, message, name=f"call-{seed}")
 
     async def held(self, names: list[str]) -> list[Held]:
-        """What these instances hold for requests, as they say."""
+        """Return what these instances hold for requests, as they say."""
         return [one for name in names for one in await self._audit(name)]
 
     def _watcher(self) -> Service[Any] | None:

@@ -17,7 +17,7 @@ from tests.simulation.world import World
 
 
 class NodeNetwork(Network):
-    """What a node dials comes about in that node, and what it listens for too."""
+    """Connect nodes: each end of a connection runs in the node that dialled or listened."""
 
     def __init__(self, world: World, latency: Latency) -> None:
         super().__init__(Random(f"network {world.seed}"), latency)

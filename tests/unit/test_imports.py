@@ -40,6 +40,7 @@ ALLOWED = {
 }
 
 ORDER = (
+    "import_without",
     "seams",
     "errors",
     "deadline",

@@ -6,11 +6,10 @@ import asyncio
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from services.gateway.admission.fair_turns import in_turn, others_ahead
 from services.gateway.admission.request_meter import RequestMeter
@@ -22,6 +21,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import OPEN_SHARE, TenantShare
+from shared.tasks import StartTask
 
 POLL_S = 0.01
 """The time between two counts of slots while requests wait; heartbeats tell of freed ones about as fast."""
@@ -69,7 +69,7 @@ class AdmissionQueue:
         self,
         free_slots: Callable[[ModelIdentity, int], int | None],
         contends: Callable[[ModelIdentity, ModelIdentity], bool],
-        start: Callable[[str, Coroutine[Any, Any, None]], object],
+        start: StartTask,
         clock: Clock = SYSTEM_CLOCK,
         *,
         guest_room: Callable[[ModelIdentity, int], int | None] = lambda *_: 0,

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.launcher.processes.child import KILLED_BECAUSE_ORPHANED, die_with
+from shared.import_without import import_without
 from shared.process.heap import trim_heap
-from shared.telemetry.structlog_import import import_structlog
 
 MAX_REQUEST_BYTES = 128 << 10
 """The largest request, which is one packet: a module's name and an environment."""
@@ -46,7 +46,7 @@ def main(modules: Sequence[str]) -> None:
 def _preload(modules: Sequence[str]) -> None:
     """Ends the process where an import has started a thread."""
     gc.disable()  # a collection would write to all pages that the children share
-    import_structlog()
+    import_without("rich", "structlog")  # it is for coloured tracebacks: a sixth of the imports here
     for module in modules:
         importlib.import_module(module)
         if module.endswith(".__main__"):

@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 class CallDetails(grpc.HandlerCallDetails):
-    """What interceptors are told of a call."""
+    """Tell interceptors of a call."""
 
     def __init__(self, method: str, metadata: Any) -> None:
         self.method = method
