@@ -33,7 +33,7 @@ from tests.support.stack import Stack
 from tests.support.wait import until
 
 DRAIN_TIMEOUT_S = 2
-"""The tokens of streams without hand-over: more, so that each is computed again."""
+"""The drain timeout without hand-over: streams are longer, so that each is computed again."""
 WAYS = {
     "handed over": {"PENSTOCK_DECODE_DRAIN_TIMEOUT_S": "30"},
     "waited for, then computed again": {

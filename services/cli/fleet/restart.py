@@ -26,20 +26,8 @@ DEFAULT_KILL_AFTER_S = 10.0
 """Longer than a process may hang on a busy machine, and go on."""
 
 
-def build_restart_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock restart",
-        description="Let an instance finish its work and end, and wait until it is ready again; of a role "
-        "each instance, one after another. Whatever keeps the process starts it, as `penstock up` does. One "
-        "of a stack here that hangs, so that it neither answers nor says anything, is killed. The last ready "
-        "one of its role is restarted only when you say so. Exit code 1 when there is no such instance, it "
-        "hangs elsewhere or you did not say so, 3 when it was not ready again in time.",
-    )
-    parser.add_argument(
-        "name",
-        metavar="INSTANCE",
-        help="as `penstock status` names it, like decode-0, or a role, like decode",
-    )
+def add_restart_limits(parser: argparse.ArgumentParser) -> None:
+    """Add how long each instance that is started anew may take and may hang."""
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -55,6 +43,23 @@ def build_restart_parser() -> argparse.ArgumentParser:
         help="kill (SIGKILL) one that gives no sign of life for so long, of a stack here (default: "
         "%(default)g)",
     )
+
+
+def build_restart_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock restart",
+        description="Let an instance finish its work and end, and wait until it is ready again; of a role "
+        "each instance, one after another. Whatever keeps the process starts it, as `penstock up` does. One "
+        "of a stack here that hangs, so that it neither answers nor says anything, is killed. The last ready "
+        "one of its role is restarted only when you say so. Exit code 1 when there is no such instance, it "
+        "hangs elsewhere or you did not say so, 3 when it was not ready again in time.",
+    )
+    parser.add_argument(
+        "name",
+        metavar="INSTANCE",
+        help="as `penstock status` names it, like decode-0, or a role, like decode",
+    )
+    add_restart_limits(parser)
     parser.add_argument(
         "--yes", action="store_true", help="do not ask, also where one is the last of its role"
     )

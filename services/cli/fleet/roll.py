@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from services.cli.arguments import seconds
 from services.cli.exit_codes import EXIT_EXPIRED, EXIT_FAILED
 from services.cli.fleet.code_digest import code_digest
 from services.cli.fleet.fleet_watch import (
@@ -18,7 +17,7 @@ from services.cli.fleet.fleet_watch import (
     listening,
     run_on_bus,
 )
-from services.cli.fleet.restart import DEFAULT_KILL_AFTER_S, DEFAULT_TIMEOUT_S
+from services.cli.fleet.restart import add_restart_limits
 from services.cli.fleet.stack_roll import ROLL_ORDER, FleetRoll
 from services.cli.launcher_process import ROOT
 from services.cli.stack_file import stack_pids, stack_shares_ports
@@ -46,20 +45,7 @@ def build_roll_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "roles", metavar="ROLE", nargs="*", help=f"of {', '.join(ROLL_ORDER)} (default: all, in this order)"
     )
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=DEFAULT_TIMEOUT_S,
-        metavar="SECONDS",
-        help="how long to wait for each until it is ready (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--kill-after",
-        type=seconds,
-        default=DEFAULT_KILL_AFTER_S,
-        metavar="SECONDS",
-        help="kill (SIGKILL) one that gives no sign of life for so long (default: %(default)g)",
-    )
+    add_restart_limits(parser)
     parser.add_argument("--yes", action="store_true", help="also where gateways do not share their ports")
     add_bus_location(parser)
     return parser
