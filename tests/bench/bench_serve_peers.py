@@ -177,7 +177,8 @@ def servers(options: argparse.Namespace) -> list[AbstractContextManager[list[Con
         penstock(options.model, options.stack_options.split())
     ]
     if options.vllm_venv is not None:
-        found.append(vllm(options.model, options.vllm_venv, options.logs / "vllm.log"))
+        log = options.logs / "vllm.log"
+        found.append(vllm(options.model, options.vllm_venv, log, caches_prefixes=False))
     if options.llama_server is not None:
         found.append(llama_cpp(options.gguf, options.llama_server, options.logs / "llama.cpp.log"))
     return found

@@ -76,12 +76,13 @@ def penstock(model: Path, options: list[str]) -> Iterator[list[Contender]]:
 
 
 @contextmanager
-def vllm(model: Path, venv: Path, log: Path) -> Iterator[list[Contender]]:
-    """vLLM's own server, both cores bound (else it keeps one free), without its prefix cache."""
+def vllm(model: Path, venv: Path, log: Path, *, caches_prefixes: bool) -> Iterator[list[Contender]]:
+    """vLLM's own server, both cores bound (else it keeps one free)."""
     port = _free_port()
     command = [str(venv / "bin" / "vllm"), "serve", str(model), "--port", str(port), "--dtype", "bfloat16"]
     command += ["--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(STREAMS)]
-    command += ["--no-enable-prefix-caching", "--served-model-name", model.name]
+    command += ["--enable-prefix-caching" if caches_prefixes else "--no-enable-prefix-caching"]
+    command += ["--served-model-name", model.name]
     openmp = venv / "lib" / "libiomp5.so"  # vLLM's documentation asks for it to be there first
     environ = {
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}",
