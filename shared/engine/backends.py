@@ -19,7 +19,7 @@ from shared.engine.loading.model_parts import first_part, refuse_parts
 from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
 from shared.engine.memory.kv_content import kv_content
 from shared.engine.memory.kv_pool import KvLayout, KvPool
-from shared.engine.native.library import library, why_no_library
+from shared.engine.native.library import has_matrix_unit, library, why_no_library
 from shared.engine.native.model import NativeModel
 from shared.engine.native.packing import PackedPart, packed_parts
 from shared.engine.native.weight_cache import WeightCache, weights_key
@@ -30,7 +30,7 @@ from shared.errors import InvalidRequest
 MakeModel = Callable[[EngineConfig, ModelConfig, KvPool, int, LoadProgress | None], Model]
 """(config, model, pool, longest sequence, what hears of each layer): a model with its KV in the pool."""
 
-BackendName = Literal["native", "torch", "cuda", "tensor_parallel"]
+BackendName = Literal["native", "native+amx", "torch", "cuda", "tensor_parallel"]
 
 _NO_KERNELS = ("multi-head latent attention",)
 """Parts of models that the compiled kernels do not compute, and torch does."""
@@ -89,7 +89,9 @@ def backend_name(config: EngineConfig, model: ModelConfig) -> BackendName:
         return "tensor_parallel"
     if config.device == "cuda":
         return "cuda"
-    return "native" if is_native(config, model) else "torch"
+    if not is_native(config, model):
+        return "torch"
+    return "native+amx" if has_matrix_unit() else "native"
 
 
 def why_not_native(config: EngineConfig, model: ModelConfig) -> str:

@@ -19,7 +19,7 @@ from shared.bus.subjects import inbox
 from shared.degradation import DegradationLevel
 from shared.engine import LLM, SamplingParams
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
-from shared.engine.native.library import library
+from shared.engine.native.library import has_matrix_unit, library
 from shared.messages import (
     DraftBlock,
     DraftClose,
@@ -307,7 +307,8 @@ async def test_a_worker_tells_which_backend_computes(edge: Edge) -> None:
     for role, instance in (("prefill", PREFILL), ("decode", DECODES[0])):
         view = edge.fleet.get(role, instance)
         assert view is not None
-        assert view.heartbeat.worker.backend == ("native" if library() is not None else "torch")
+        native = "native+amx" if has_matrix_unit() else "native"
+        assert view.heartbeat.worker.backend == (native if library() is not None else "torch")
 
 
 async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) -> None:

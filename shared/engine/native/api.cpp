@@ -15,7 +15,15 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 29;
+  return 30;
+}
+
+void penstock_use_matrix_unit(int wanted) {
+  matrix_unit::enabled() = wanted != 0 && matrix_unit::permitted();
+}
+
+int penstock_has_matrix_unit() {
+  return matrix_unit::enabled();
 }
 
 void* penstock_dense_linear(const void* weight, int is_bf16, const float* bias, int out, int in, int gated) {

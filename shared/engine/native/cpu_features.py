@@ -12,7 +12,9 @@ others does. For tests, and to tell an instruction set's fault from ours."""
 NONE = "none"
 KERNEL_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 """The features that the compiled kernels need."""
-_KNOWN = {*KERNEL_FEATURES, "amx_bf16"}
+MATRIX_UNIT_FEATURES = ("amx_tile", "amx_bf16", "amx_int8")
+"""The features by which they multiply whole tiles at once, where all of these are there."""
+_KNOWN = {*KERNEL_FEATURES, *MATRIX_UNIT_FEATURES}
 
 
 def usable_features() -> frozenset[str]:

@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from shared.engine.native.cpu_features import KERNEL_FEATURES, usable_features
+from shared.engine.native.cpu_features import KERNEL_FEATURES, MATRIX_UNIT_FEATURES, usable_features
 from shared.errors import InternalError
 
-ABI = 29
+ABI = 30
 LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 Pointer = ctypes.c_void_p
@@ -143,6 +143,8 @@ class PromptsShape(ctypes.Structure):
 _INT, _LONG, _UNSIGNED_LONG = ctypes.c_int, ctypes.c_long, ctypes.c_ulong
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_abi": (_INT, []),
+    "penstock_use_matrix_unit": (None, [_INT]),
+    "penstock_has_matrix_unit": (_INT, []),
     "penstock_dense_linear": (Pointer, [Pointer, _INT, Pointer, _INT, _INT, _INT]),
     "penstock_quantized_linear": (Pointer, [*[Pointer] * 5, *[_INT] * 6]),
     "penstock_packed_parts": (None, [Pointer, Pointer]),
@@ -182,7 +184,18 @@ def library() -> ctypes.CDLL | None:
     Calls release the GIL. Raises InternalError for a library that cannot be loaded or that another version
     of the sources made, InvalidRequest as `usable_features` does.
     """
-    return None if why_no_library() else load(_library_path())
+    if why_no_library():
+        return None
+    loaded = load(_library_path())
+    loaded.penstock_use_matrix_unit(usable_features().issuperset(MATRIX_UNIT_FEATURES))
+    return loaded
+
+
+def has_matrix_unit() -> bool:
+    """Return whether the kernels multiply on the matrix unit here, whose sums of bf16 have an order of their
+    own: of the same numbers they make other bits than kernels without it."""
+    kernels = library()
+    return kernels is not None and bool(kernels.penstock_has_matrix_unit())
 
 
 def why_no_library() -> str:

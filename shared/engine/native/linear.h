@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "matrix_unit.h"
 #include "memory.h"
 #include "thread_pool.h"
 #include "tile.h"
@@ -13,7 +14,8 @@ namespace penstock {
 // of 4 bits rows of 12, and of coarse ones, where speed is worth more, codes and rows of 8.
 enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3, INT8_COARSE = 4 };
 
-constexpr int QUANTIZED_TILE_ROWS = 8;                  // beyond it the sums of a group leave the registers
+constexpr int QUANTIZED_TILE_ROWS = 8;  // beyond it the sums of a group leave the registers
+constexpr int MOST_TILE_ROWS = std::max(MAX_TILE_ROWS, matrix_unit::TILE_ROWS);
 constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
 constexpr long CLAIM_BYTES =
     32 << 10;  // of weights that meet a tile of rows: microseconds, claiming costs 0.1
@@ -97,18 +99,19 @@ class Linear {
   // meanwhile() on the caller's thread, while others begin.
   template <class Adapt, class Put, class Meanwhile>
   void apply(const Rows& rows, int count, Team& team, Adapt&& adapt, Put&& put, Meanwhile&& meanwhile) const {
-    const int tile_rows = quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS;
-    const int block =
-        std::max<int>(MAX_TILE_ROWS, TILE_CACHE_BYTES / rows.stride / MAX_TILE_ROWS * MAX_TILE_ROWS);
+    const bool on_unit = suits_matrix_unit(count);
+    const int tile_rows = most_rows(on_unit);
+    const int block = std::max<int>(tile_rows, TILE_CACHE_BYTES / rows.stride / tile_rows * tile_rows);
     const int blocks = (count + block - 1) / block;
     const long tiles = (std::min(count, block) + tile_rows - 1) / tile_rows;
     const int grain = static_cast<int>(std::max(1L, CLAIM_BYTES / (panel_bytes_ * std::max(1L, tiles))));
     const auto work = [&](int first, int last, int) {
-      alignas(64) float tile[MAX_TILE_ROWS * PANEL];
+      alignas(64) float tile[MOST_TILE_ROWS * PANEL];
+      matrix_unit::Tiles tiles;
       for (int item = first; item < last; ++item) {
         const int row = item / panels_ * block, panel = item % panels_;
         for_each_tile(std::min(block, count - row), tile_rows, [&](int at, int num) {
-          multiply_tile(rows, row + at, num, panel, tile);
+          multiply_tile(on_unit ? &tiles : nullptr, rows, row + at, num, panel, tile);
           adapt(row + at, num, panel, tile);
           for (int r = 0; r < num; ++r)
             put(row + at + r, panel, _mm512_load_ps(tile + r * PANEL),
@@ -135,7 +138,22 @@ class Linear {
   int source_row(int panel, int lane) const;  // -1: padding
   long row_bytes() const;                     // of one row of activations
   void pack_bias(const float* bias);
-  void multiply_tile(const Rows& rows, int first, int num, int panel, float* tile) const;
+  // Whether so many rows are multiplied there. Sums of bf16 always are, so that they have one order; of whole
+  // numbers they are the same ones anywhere, and go where they are made sooner.
+  bool suits_matrix_unit(int count) const {
+    if (!matrix_unit::enabled()) return false;
+    return kind_ == Kind::BF16 || (quantized() && count > QUANTIZED_TILE_ROWS &&
+                                   group_ >= matrix_unit::LEAST_GROUP && group_ <= matrix_unit::MAX_GROUP);
+  }
+  int most_rows(bool on_unit) const {
+    if (on_unit) return quantized() ? matrix_unit::UNIT_ROWS : matrix_unit::TILE_ROWS;
+    return quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS;
+  }
+  // `unit` null: on vectors. At most as many rows as `most_rows` says.
+  void multiply_tile(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
+                     float* tile) const;
+  void multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
+                      float* tile) const;
 
   Kind kind_;
   int out_, in_, k_;  // k_: `in_` padded to whole steps or groups

@@ -1,0 +1,101 @@
+"""Products on the matrix unit: sums of bf16 in the order that is stated, those of codes as on vectors."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from shared.engine.native.cpu_features import KERNEL_FEATURES, MATRIX_UNIT_FEATURES, VARIABLE, usable_features
+from shared.engine.native.library import has_matrix_unit, library
+from shared.engine.native.linear import NativeLinear
+from tests.support.random_linear import QUANTIZED, exact_product, random_linear
+
+STEP_COLUMNS = 32
+WIDTHS = [2, 30, 32, 34, 64, 576, 1000]
+ROWS = [1, 2, 15, 16, 17, 31, 32, 33, 48, 65]
+
+
+@pytest.fixture
+def kernels() -> Iterator[ctypes.CDLL]:
+    loaded = library()
+    if loaded is None or not has_matrix_unit():
+        pytest.skip("this CPU has no matrix unit")
+    yield loaded
+    loaded.penstock_use_matrix_unit(True)
+
+
+def stated_product(rows: Tensor, weight: Tensor) -> Tensor:
+    """Return float32 [T, out] of bf16 [T, in] and [out, in], in the order that matrix_unit.h states.
+
+    A product of two bf16 is exact in fp32, so that a fused multiply-add is an addition.
+    """
+    products = rows.float()[:, None] * weight.float()
+    products = torch.nn.functional.pad(products, (0, -products.shape[-1] % STEP_COLUMNS))
+    total = torch.zeros(products.shape[:2])
+    for start in range(0, products.shape[-1], STEP_COLUMNS):
+        step = products[..., start : start + STEP_COLUMNS]
+        even, odd = torch.zeros_like(total), torch.zeros_like(total)
+        for column in range(0, STEP_COLUMNS, 2):
+            even += step[..., column]
+            odd += step[..., column + 1]
+        total += even + odd
+    return total
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sums_of_bf16_have_the_order_that_is_stated(kernels: ctypes.CDLL, width: int) -> None:
+    linear = random_linear("bfloat16", 40, width, bias=False)
+    rows = torch.randn(33, width, generator=torch.Generator().manual_seed(width))
+    product = NativeLinear.pack(kernels, linear)(rows)
+    assert torch.equal(product, stated_product(rows.bfloat16(), linear.weight))  # type: ignore[union-attr]  # dense
+
+
+@pytest.mark.parametrize("num_rows", ROWS)
+def test_a_row_of_bf16_is_the_same_among_others(kernels: ctypes.CDLL, num_rows: int) -> None:
+    packed = NativeLinear.pack(kernels, random_linear("bfloat16", 97, 1000))
+    rows = torch.randn(num_rows, 1000, generator=torch.Generator().manual_seed(num_rows))
+    alone = torch.cat([packed(row[None]) for row in rows])
+    assert torch.equal(packed(rows, threads=2), alone)
+
+
+@pytest.mark.parametrize("group", [64, 96, 128, 512])
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_codes_are_multiplied_to_the_bits_that_vectors_make(
+    kernels: ctypes.CDLL, kind: str, group: int
+) -> None:
+    linear = random_linear(kind, 97, 1000, group=group)
+    packed = NativeLinear.pack(kernels, linear)
+    for num_rows in (9, 16, 17, 65):
+        rows = torch.randn(num_rows, 1000, generator=torch.Generator().manual_seed(num_rows))
+        kernels.penstock_use_matrix_unit(False)
+        by_vectors = packed(rows)
+        kernels.penstock_use_matrix_unit(True)
+        assert torch.equal(packed(rows), by_vectors)
+        torch.testing.assert_close(by_vectors, exact_product(linear, rows), rtol=1e-5, atol=1e-3)
+
+
+def test_coarse_rows_are_multiplied_to_the_bits_that_vectors_make(kernels: ctypes.CDLL) -> None:
+    packed = NativeLinear.pack(kernels, random_linear("int8", 97, 1000, group=128), coarse_rows=True)
+    rows = torch.randn(33, 1000, generator=torch.Generator().manual_seed(1))
+    kernels.penstock_use_matrix_unit(False)
+    by_vectors = packed(rows)
+    kernels.penstock_use_matrix_unit(True)
+    assert torch.equal(packed(rows), by_vectors)
+
+
+def test_it_is_left_alone_where_it_is_not_listed(
+    kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, ",".join(KERNEL_FEATURES))
+    assert usable_features().isdisjoint(MATRIX_UNIT_FEATURES)
+    library.cache_clear()
+    try:
+        assert not has_matrix_unit()
+    finally:
+        monkeypatch.delenv(VARIABLE)
+        library.cache_clear()
+    assert has_matrix_unit()
