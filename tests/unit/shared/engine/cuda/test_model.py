@@ -27,6 +27,7 @@ ROPE = RopeConfig(theta=10000.0, rotary_dim=HEAD_DIM)
 ONE_LAYER = (LayerConfig(ROPE),)
 ONE_PAIR: dict[str, Any] = {"num_heads": 2, "num_kv_heads": 1}
 """Kernels are interpreted: what a second layer or a second KV head would show, others do."""
+SMALL: dict[str, Any] = {"layers": ONE_LAYER, **ONE_PAIR}
 
 
 def model_config(**fields: Any) -> ModelConfig:
@@ -156,17 +157,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "activation": "gelu_tanh",
         "embedding_scale": 4.0,
         "attention_scale": 0.4,
+        **ONE_PAIR,
     },
     "norms after, all heads normed together": {"norms": "post", "qk_norm": "all", "layers": ONE_LAYER},
-    "windows without soft-caps": {"layers": (LayerConfig(ROPE, window_tokens=9),)},
-    "each head normed, biases, few dimensions turned or none": {
+    "windows without soft-caps, nothing turned": {
+        "layers": (LayerConfig(None, window_tokens=9),),
+        **ONE_PAIR,
+    },
+    "each head normed, biases, few dimensions turned": {
         "qk_norm": "head",
         "qkv_bias": True,
         "output_bias": True,
         "mlp_bias": True,
-        "layers": (LayerConfig(replace(ROPE, rotary_dim=4)), LayerConfig(None)),
+        "layers": (LayerConfig(replace(ROPE, rotary_dim=4)),),
+        **ONE_PAIR,
     },
-    "experts": {"layers": (LayerConfig(ROPE, moe=MoeConfig(4, 2, 24, normalize=True)),)},
+    "experts": {"layers": (LayerConfig(ROPE, moe=MoeConfig(4, 2, 24, normalize=True)),), **ONE_PAIR},
     "experts beside one that every token meets": {
         "layers": (
             LayerConfig(
@@ -182,7 +188,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
                     shared_gate=True,
                 ),
             ),
-        )
+        ),
+        **ONE_PAIR,
     },
 }
 
@@ -193,12 +200,12 @@ def test_prompts_chunks_decode_and_drafts_agree_with_the_reference(fields: dict[
 
 
 def test_batches_too_large_for_a_graph_agree_with_the_reference() -> None:
-    run_everything(Pair(model_config(layers=ONE_LAYER), graph_rows=0))
+    run_everything(Pair(model_config(**SMALL), graph_rows=0))
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_bfloat16_agrees_within_its_rounding(kv_dtype: str) -> None:
-    run_everything(Pair(model_config(dtype="bfloat16", layers=ONE_LAYER), kv_dtype=kv_dtype))
+    run_everything(Pair(model_config(dtype="bfloat16", **SMALL), kv_dtype=kv_dtype))
 
 
 def test_listeners_hear_of_every_layer_once_its_kv_is_stored() -> None:
@@ -240,13 +247,13 @@ def deterministic_logits(
 
 
 @pytest.mark.usefixtures("dot_products_of_one_order")
-@pytest.mark.parametrize("name", ["plain", "experts"])
-def test_deterministic_logits_are_bitwise_the_same_in_chunks_alone_and_in_company(name: str) -> None:
-    at_once = deterministic_logits(CONFIGS[name], [[(0, 7, A)]])
-    in_chunks = deterministic_logits(CONFIGS[name], [[(0, 2, A)], [(2, 4, A)], [(6, 1, A)]])
-    in_company = deterministic_logits(
-        CONFIGS[name], [[(0, 6, A), (0, 2, B)], [(0, 1, C), (2, 1, B), (6, 1, A)]]
-    )
+@pytest.mark.parametrize("fields", [SMALL, CONFIGS["experts"]], ids=["dense", "experts"])
+def test_deterministic_logits_are_bitwise_the_same_in_chunks_alone_and_in_company(
+    fields: dict[str, Any],
+) -> None:
+    at_once = deterministic_logits(fields, [[(0, 7, A)]])
+    in_chunks = deterministic_logits(fields, [[(0, 2, A)], [(2, 4, A)], [(6, 1, A)]])
+    in_company = deterministic_logits(fields, [[(0, 6, A), (0, 2, B)], [(0, 1, C), (2, 1, B), (6, 1, A)]])
     assert torch.equal(at_once, in_chunks)
     assert torch.equal(at_once, in_company)
 
@@ -257,17 +264,13 @@ def test_blocks_behind_all_windows_are_never_read(graph_rows: int) -> None:
     config = model_config(layers=windows, **ONE_PAIR)
     pair = Pair(config, graph_rows=graph_rows)
     blocks = [3, 9, 1, 7, 0, 22, 5, 6]
-    if graph_rows:  # a prompt is too large for a graph
-        pair.steps_of_reference((0, 30, blocks), (30, 43, blocks))
-    else:
-        pair.step([(0, 30, blocks)])
-        pair.step([(30, 43, blocks)])
+    pair.steps_of_reference((0, 30, blocks), (30, 43, blocks))
     first = pair.pools[0].layout.groups.windows[0].first_block(73)
     assert first == 4
     for pool in pair.pools:
         pool.data[:, blocks[:first]] = 0xFF  # no numbers
     kept = [NO_BLOCK] * first + blocks[first:]
-    for start, num_rows in ((73, 1), (74, 3), (77, 10)):
+    for start, num_rows in ((73, 1), (74, 3), (77, GRAPH_ROWS + 1)):
         assert pair.step([(start, num_rows, kept)]).isfinite().all()
 
 
@@ -277,14 +280,11 @@ def test_blocks_behind_the_window_of_some_layers_are_never_read(graph_rows: int)
     pair = Pair(config, graph_rows=graph_rows)
     groups = pair.pools[0].layout.groups
     blocks = [3, 9, 1, 7, 0, 22, 5, 6]
-    if graph_rows:  # a prompt is too large for a graph
-        pair.steps_of_reference((0, 75, blocks))
-    else:
-        pair.step([(0, 75, blocks)])
+    pair.steps_of_reference((0, 75, blocks))
     (windowed,) = (group for group, window in enumerate(groups.windows) if window.tokens)
     behind = tables_in(pair.pools[0], blocks)[windowed][:4]
     for pool in pair.pools:
         pool.data[:, behind] = 0xFF  # no numbers
     assert pair.step([(75, 1, blocks)]).isfinite().all()
     assert pair.step([(76, 3, blocks)]).isfinite().all()
-    assert pair.step([(79, 18, blocks)]).isfinite().all()
+    assert pair.step([(79, GRAPH_ROWS + 1, blocks)]).isfinite().all()
