@@ -7,6 +7,7 @@ what it is alone, bit for bit.
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import pytest
 import torch
@@ -19,9 +20,16 @@ from tests.support.poisoned_product import poisoned_product
 from tests.support.random_linear import ROUNDING, exact_product, exact_products, exact_weight, random_linear
 from tests.support.served_shapes import INPUT_WIDTHS, ROW_COUNTS, VOCABULARIES
 
+KINDS = ("float32", "bfloat16", "int8", "int4")
 NUM_OUT = 98  # three panels and a part of one
+ROW_BLOCK_BYTES = 384 << 10
+"""The bytes of rows that are multiplied together: `TILE_CACHE_BYTES` of the kernels."""
 HEAD_WIDTH = 32
-ALONE = (0, 11, 12, 63, 511)
+HEADS = dict.fromkeys(
+    (*zip(VOCABULARIES, itertools.cycle(KINDS), strict=False), *((max(VOCABULARIES), kind) for kind in KINDS))
+)
+"""Each vocabulary in one form, and the largest in every one."""
+ALONE = (0, 11, 12, 63, -1)
 """Rows at the beginning and the end of tiles and blocks."""
 CHECKED = 65
 """The rows that double precision multiplies too, which takes longest: as many as go beyond a block."""
@@ -35,7 +43,13 @@ def kernels() -> ctypes.CDLL:
     return loaded
 
 
-def rows_of(width: int, count: int = max(ROW_COUNTS)) -> Tensor:
+def row_counts(width: int) -> list[int]:
+    """Return ROW_COUNTS, whose largest goes beyond two blocks of int4's rows, of 1.5 bytes a column."""
+    *fewer, most = ROW_COUNTS
+    return [*fewer, min(most, fewer[-1] + round(2 * ROW_BLOCK_BYTES / (1.5 * width)) + 1)]
+
+
+def rows_of(width: int, count: int) -> Tensor:
     return torch.randn(count, width, generator=torch.Generator().manual_seed(width))
 
 
@@ -47,11 +61,11 @@ def assert_rows_are_right(kind: str, linear: NativeLinear, rows: Tensor, right: 
     for start in range(len(right), len(rows), len(right)):  # each as one of the first ones
         product = poisoned_product(linear, rows[start : start + len(right)])
         assert torch.equal(product, together[start : start + len(right)]), (kind, start)
-    for num_rows in ROW_COUNTS:
+    for num_rows in row_counts(rows.shape[1]):
         threads = 1 + num_rows % 2  # both kinds of sharing meet one row, few and many
         product = poisoned_product(linear, rows[:num_rows], threads)
         assert torch.equal(product, together[:num_rows]), (kind, num_rows, threads)
-    for row in ALONE:
+    for row in (row % len(rows) for row in ALONE):
         assert torch.equal(poisoned_product(linear, rows[row : row + 1]), together[row : row + 1]), (
             kind,
             row,
@@ -60,7 +74,7 @@ def assert_rows_are_right(kind: str, linear: NativeLinear, rows: Tensor, right: 
 
 @pytest.mark.parametrize("width", INPUT_WIDTHS)
 def test_invariant_5_rows_of_every_served_width_are_right(kernels: ctypes.CDLL, width: int) -> None:
-    rows = rows_of(width)
+    rows = rows_of(width, row_counts(width)[-1])
     for kinds in ROUNDING:
         linears = [random_linear(kind, NUM_OUT, width) for kind in kinds]
         products = exact_products(linears, rows[:CHECKED])
@@ -68,8 +82,7 @@ def test_invariant_5_rows_of_every_served_width_are_right(kernels: ctypes.CDLL, 
             assert_rows_are_right(kind, NativeLinear.pack(kernels, linear), rows, right)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
-@pytest.mark.parametrize("vocab", VOCABULARIES)
+@pytest.mark.parametrize(("vocab", "kind"), HEADS)
 def test_every_served_vocabulary_is_right(kernels: ctypes.CDLL, vocab: int, kind: str) -> None:
     linear = random_linear(kind, vocab, HEAD_WIDTH, bias=False)
     packed = NativeLinear.pack(kernels, linear)
