@@ -22,7 +22,8 @@ class GatewayConfig(ServiceConfig):
     )
     grpc_max_connections: int = field_of(
         1024,
-        help="open gRPC connections, from accept on; above it new ones are closed at once",
+        help="open gRPC connections, from accept on; the last places are kept free of idle ones, and beyond "
+        "them new ones are closed at once",
         minimum=1,
         maximum=65536,
     )
@@ -32,7 +33,8 @@ class GatewayConfig(ServiceConfig):
     )
     http_max_connections: int = field_of(
         1024,
-        help="open HTTP connections, from accept on; 32 more are for health and metrics alone",
+        help="open HTTP connections, from accept on; above it idle ones make room, and 32 more are for "
+        "health and metrics alone",
         minimum=1,
         maximum=65536,
     )

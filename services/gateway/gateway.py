@@ -105,6 +105,7 @@ class Gateway:
         context = self.context
         return {
             "health": self.grpc.watch_fleet,
+            "grpc-connections": self.grpc.watch_connections,
             "api-keys": self.key_gate.keys.watch_file,
             "key-limits": self.key_gate.keeper.watch,
             "pressure": lambda: watch_pressure(context.pressure, context.degradation, changed),

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 
 import structlog
 
+from services.gateway.open_sockets import borrow_socket, is_internet, socket_names
+
 log = structlog.get_logger()
 
-OPEN_FILES = Path("/proc/self/fd")
 HANDSHAKES_S = 0.25
 """The time in which connections that have begun are accepted and ask: some round trips, also between
 continents."""
@@ -58,20 +57,13 @@ async def divert_new_connections(addresses: Iterable[str]) -> None:
 @contextmanager
 def _listeners(ports: set[int]) -> Iterator[list[socket.socket]]:
     """The sockets on which this process listens there; gRPC tells nobody which are its own."""
-    found: list[socket.socket] = []
-    try:
-        for entry in OPEN_FILES.iterdir():
-            with suppress(OSError):  # closed meanwhile
-                if os.readlink(entry).startswith("socket:"):
-                    found.append(socket.socket(fileno=os.dup(int(entry.name))))
-        yield [one for one in found if _listens(one, ports)]
-    finally:
-        for one in found:
-            one.close()
+    with ExitStack() as borrowed:
+        sockets = [borrowed.enter_context(borrow_socket(*each)) for each in socket_names().items()]
+        yield [one for one in sockets if one is not None and _listens(one, ports)]
 
 
 def _listens(one: socket.socket, ports: set[int]) -> bool:
-    if one.family not in (socket.AF_INET, socket.AF_INET6):
+    if not is_internet(one):
         return False
     listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     return bool(listens) and one.getsockname()[1] in ports

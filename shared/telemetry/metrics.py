@@ -88,6 +88,11 @@ ROUTING_DECISIONS = Counter(
     ["path"],
 )
 HTTP_CONNECTIONS = Gauge("penstock_http_connections", "Open connections of the HTTP edge.")
+CONNECTIONS_CLOSED = Counter(
+    "penstock_connections_closed_total",
+    "Connections without a call that made room for others, by edge: grpc or http.",
+    ["edge"],
+)
 FINISHED_REQUESTS = Counter(
     "penstock_finished_requests_total",
     "Requests with a whole answer, by why it ended: stop or length.",
@@ -293,6 +298,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         API_KEYS_STALE,
         API_KEY_REFUSALS,
         BREAKER_STATE,
+        CONNECTIONS_CLOSED,
         DEGRADATION_LEVEL,
         DEGRADATION_STEPS,
         DEGRADED_REQUESTS,

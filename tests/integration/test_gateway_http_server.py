@@ -452,6 +452,13 @@ async def asked(address: str, request: bytes) -> bytes:
             return b""
 
 
+@pytest.fixture
+def no_room_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections without a request keep their places."""
+    monkeypatch.setattr("services.gateway.http.listener.SETTLED_S", 3600.0)
+
+
+@pytest.mark.usefixtures("no_room_is_made")
 async def test_beyond_the_connections_of_clients_health_is_answered_and_nothing_else(nats_url: str) -> None:
     async with gateway(nats_url, http_max_connections=2) as running, AsyncExitStack() as held:
         for _ in range(2):
@@ -463,6 +470,53 @@ async def test_beyond_the_connections_of_clients_health_is_answered_and_nothing_
         assert (await asked(running.http.address, HEALTH % b"/v1/models")).split(b" ")[1] == b"429"
 
 
+async def kept_open(held: AsyncExitStack, address: str) -> asyncio.StreamReader:
+    """A connection that has been answered once."""
+    reader, writer = await held.enter_async_context(connected(address))
+    writer.write(HEALTH % b"/health")
+    await asyncio.wait_for(reader.readuntil(b"ok\n"), TIMEOUT_S)
+    return reader
+
+
+async def test_who_has_had_no_request_for_the_longest_makes_room_for_the_next(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.http.listener.SETTLED_S", 0.0)
+    closed_before = value("penstock_connections_closed_total", edge="http")
+    async with gateway(nats_url, http_max_connections=3) as running, AsyncExitStack() as held:
+        address = running.http.address
+        busy, writer = await held.enter_async_context(connected(address))
+        writer.write(POST + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+        await head_of(busy)
+        first = await kept_open(held, address)
+        second = await kept_open(held, address)
+        assert (await asked(address, HEALTH % b"/v1/models")).split(b" ")[1] == b"200"
+        assert await all_of(first) == b""
+        assert not second.at_eof()
+        writer.write(b"{}")
+        assert (await head_of(busy)).startswith(b"HTTP/1.1 400 ")
+    assert value("penstock_connections_closed_total", edge="http") == closed_before + 1
+
+
+async def test_a_silent_connection_makes_room_too(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.http.listener.SETTLED_S", 0.0)
+    async with (
+        gateway(nats_url, http_max_connections=1) as running,
+        connected(running.http.address) as (reader, _),
+    ):
+        assert (await asked(running.http.address, HEALTH % b"/v1/models")).split(b" ")[1] == b"200"
+        assert await all_of(reader) == b""
+
+
+@pytest.mark.usefixtures("no_room_is_made")
+async def test_a_connection_that_was_just_answered_makes_no_room(nats_url: str) -> None:
+    async with gateway(nats_url, http_max_connections=1) as running, AsyncExitStack() as held:
+        reader = await kept_open(held, running.http.address)
+        assert (await asked(running.http.address, HEALTH % b"/v1/models")).split(b" ")[1] == b"429"
+        assert not reader.at_eof()
+
+
+@pytest.mark.usefixtures("no_room_is_made")
 async def test_a_connection_for_health_ends_with_its_answer(nats_url: str) -> None:
     async with (
         gateway(nats_url, http_max_connections=1) as running,
@@ -473,6 +527,7 @@ async def test_a_connection_for_health_ends_with_its_answer(nats_url: str) -> No
         assert (await all_of(reader)).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.usefixtures("no_room_is_made")
 async def test_silent_connections_beyond_the_limit_keep_nobody_from_health(nats_url: str) -> None:
     """They are more than the places for health, and the oldest of them gives way to each that comes."""
     async with gateway(nats_url, http_max_connections=1) as running, AsyncExitStack() as held:

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.config import GatewayConfig
-from services.gateway.grpc import edge_intake, edge_server, wide_server
+from services.gateway.grpc import edge_intake, edge_server, idle_connections, wide_server
 from services.gateway.grpc.edge_intake import GENERATE
 from shared.tasks import cancel_until_done
 from tests.integration.gateway_peers import Running, ask, fleet, gateway
@@ -255,8 +255,9 @@ async def silent(address: str) -> AsyncIterator[asyncio.StreamReader]:
             await writer.wait_closed()
 
 
-async def test_a_connection_counts_from_accept_on(nats_url: str) -> None:
+async def test_a_connection_counts_from_accept_on(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has said nothing, and the next is closed at once."""
+    monkeypatch.setattr(idle_connections, "SETTLED_S", 3600.0)
     async with (
         gateway(nats_url, grpc_max_connections=1) as running,
         silent(running.server.address) as first,
@@ -284,6 +285,32 @@ async def test_a_connection_without_a_call_is_asked_to_go(
             await asyncio.wait_for(channel.wait_for_state_change(state), TIMEOUT_S)
             state = channel.get_state()
         assert await answers(rpc.InferenceStub(channel))  # it connects again by itself
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_connections_without_a_call_make_room_and_one_with_a_call_stays(
+    nats_url: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that watches health, which needs no key."""
+    monkeypatch.setattr(idle_connections, "LOOK_S", 0.02)
+    monkeypatch.setattr(idle_connections, "SETTLED_S", 0.0)
+    async with (
+        fleet(nats_url) as peers,
+        gateway(nats_url, grpc_max_connections=4, grpc_host=host.strip("[]")) as running,
+        AsyncExitStack() as held,
+    ):
+        await running.knows("decode", 1)
+        live = asyncio.create_task(ending(running.channel))
+        await peers.placed()
+        (watching,) = await held.enter_async_context(channels(running, 1))
+        watch = health_pb2_grpc.HealthStub(watching).Watch(health_pb2.HealthCheckRequest())
+        assert await watch.read()
+        for _ in range(6):  # each stays, idle
+            (channel,) = await held.enter_async_context(channels(running, 1))
+        assert await answers(rpc.InferenceStub(channel))
+        assert await watch.code() is grpc.StatusCode.UNAVAILABLE
+        assert not live.done()
+        await cancel_until_done(live)
 
 
 async def test_a_message_of_too_many_parts_is_refused_before_it_is_read(

@@ -22,6 +22,7 @@ from services.detokenizer.config import DetokenizerConfig
 from services.gateway import __main__ as gateway
 from services.gateway.config import GatewayConfig
 from services.gateway.grpc import edge_server
+from services.gateway.grpc.idle_connections import IdleConnections
 from services.gateway.http import listener
 from services.prefill import __main__ as prefill
 from services.prefill.config import PrefillConfig
@@ -122,6 +123,9 @@ class Fleet:
         """Stand in for `services.gateway.grpc.wide_server.wide_server`."""
         return MemoryGrpcServer(self.network, options, interceptors)
 
+    async def watch_connections(self, _port: int) -> None:
+        """Stand in for `IdleConnections.watch`: a connection in memory ends with its one call."""
+
     # ---- its nodes --------------------------------------------------------------------------------
 
     def start(self, name: str, *, skew_s: float = 0.0, drift_ppb: int = 0) -> asyncio.Task[None]:
@@ -220,6 +224,7 @@ def any_fleet_of(seed: int, make: Callable[[World], FleetType]) -> Iterator[Flee
     with pytest.MonkeyPatch.context() as patch, World(seed) as world, nats_in_loop_time():
         fleet = make(world)
         patch.setattr(edge_server, "wide_server", fleet.grpc_server)
+        patch.setattr(IdleConnections, "watch", fleet.watch_connections)
         patch.setattr(listener, "_listening", fleet.sockets.listen)
         patch.setattr(Embedder, "load", fleet.load_embedder)
         patch.setattr(service_module, "settle_heap", lambda: None)  # the heap is that of all nodes

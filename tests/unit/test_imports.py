@@ -151,6 +151,7 @@ ENGINE_ORDER = (
 
 
 GATEWAY_ORDER = (
+    "open_sockets",
     "shared_ports",
     "scrape_targets",
     "request",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import grpc
@@ -22,6 +22,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.grpc.edge import refuse_request
 from services.gateway.grpc.edge_status import abort_call, set_status
 from services.gateway.grpc.edge_text import AnyCall, call_authorization, client_metadata
+from services.gateway.grpc.idle_connections import ConnectionCalls
 from services.gateway.grpc.message_parts import check_parts
 from services.gateway.scope.arrival import arrived_s, note_arrival
 from services.gateway.scope.call_identity import REQUEST_ID, CallIdentity, note_identity
@@ -63,8 +64,9 @@ def most_calls(config: GatewayConfig) -> int:
 class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
     """Stands before every handler, and takes the place of the library's own reading."""
 
-    def __init__(self, ingress: Ingress, config: GatewayConfig) -> None:
+    def __init__(self, ingress: Ingress, calls: ConnectionCalls, config: GatewayConfig) -> None:
         self._ingress = ingress
+        self._calls = calls
         self._most = {True: most_calls(config), False: config.grpc_max_connections}
         """The most open calls of the contract, and of others: health, reflection."""
         self._open: Counter[bool] = Counter()
@@ -100,7 +102,7 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
             shown_id = _note_identity(method, call).shown_id(self._ingress.instance)
             call.set_trailing_metadata(((REQUEST_ID, shown_id),))
             try:
-                with self._taken_in(method):
+                with self._taken_in(method, call):
                     self._check(method, call)
                     message = _read(await _sent(call), read, KINDS.get(method))
                     return await behaviour(message, call)
@@ -114,7 +116,7 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     ) -> Callable[[AsyncIterator[bytes], AnyCall], AsyncIterator[Any]]:
         async def answer(raws: AsyncIterator[bytes], call: AnyCall) -> AsyncIterator[Any]:
             try:
-                with self._taken_in(method):
+                with self._taken_in(method, call):
                     messages = (_read(raw, read, None) async for raw in raws)
                     async for response in behaviour(messages, call):
                         yield response
@@ -124,8 +126,11 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         return answer
 
     @contextmanager
-    def _taken_in(self, method: str) -> Iterator[None]:
-        """Count a call while it is open. Raises Overloaded for one too many."""
+    def _taken_in(self, method: str, call: AnyCall) -> Iterator[None]:
+        """Count a call while it is open. Raises Overloaded for one too many.
+
+        Health and reflection need no key, so their calls keep no connection from making room.
+        """
         ours = method.startswith(f"/{INFERENCE}/")
         if self._open[ours] >= self._most[ours]:
             metrics.SHED.labels(hop="gateway", reason="open_calls").inc()
@@ -137,7 +142,8 @@ class CallIntake(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
             )
         self._open[ours] += 1
         try:
-            yield
+            with self._calls.open_call(call.peer()) if ours else nullcontext():
+                yield
         finally:
             self._open[ours] -= 1
 

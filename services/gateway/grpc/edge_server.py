@@ -15,6 +15,7 @@ from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from services.gateway.grpc.edge import InferenceEdge
 from services.gateway.grpc.edge_intake import INFERENCE, CallIntake, most_calls
 from services.gateway.grpc.edge_reflection import serve_reflection
+from services.gateway.grpc.idle_connections import ConnectionCalls, IdleConnections
 from services.gateway.grpc.wide_server import wide_server
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
@@ -69,7 +70,9 @@ class EdgeServer:
         self._fleet = fleet
         self._config = config
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
-        self._intake = CallIntake(ingress, config)
+        calls = ConnectionCalls(config.grpc_max_connections)
+        self._idle = IdleConnections(config.grpc_max_connections, calls)
+        self._intake = CallIntake(ingress, calls, config)
         self._server = wide_server(_options(config), [self._intake])
         self._certificate = EdgeCertificate.of(config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
@@ -117,6 +120,10 @@ class EdgeServer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REST_POLL_S if now else HEALTH_POLL_S):
                     await lost.wait()
+
+    async def watch_connections(self) -> None:
+        """Let connections without a call make room for others where there is little."""
+        await self._idle.watch(int(self.address.rpartition(":")[2]))
 
     async def leave_port(self) -> None:
         """Listen no more and tell clients to connect elsewhere for what they ask next; live calls go on until

@@ -1,8 +1,9 @@
 """Accept connections and count each from then on: one that only begins, in TCP or in TLS, takes a place too.
 
-Beyond the places of clients there are a few that lead to health and metrics alone, so that a gateway whose
-clients' places are taken, by whomever, still says how it is. Of those, the one that has said nothing for the
-longest makes room for the next.
+Where all places of clients are taken, the connection that has had no request for the longest makes room for
+the next. Beyond them there are a few that lead to health and metrics alone, so that a gateway whose clients'
+places are taken, by whomever, still says how it is. Of those, the one that has said nothing for the longest
+makes room for the next.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ HEALTH_PLACES = 32
 """The connections beyond `http_max_connections`, for pages of health alone."""
 HEALTH_HEAD_TIMEOUT_S = 2.0
 """The same as `HEAD_TIMEOUT_S` for those."""
+SETTLED_S = 0.4
+"""The time in which a connection that has come, or was answered, does not make room for another."""
 BACKLOG = 1024
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NO_ROOM_PAUSE_S = 0.2
@@ -59,6 +62,11 @@ class Place:
     def silent(self) -> bool:
         return self._silence is not None
 
+    @property
+    def writes(self) -> bool:
+        """Return whether its client has not taken all of the last answer yet."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
@@ -82,6 +90,10 @@ class Listener:
         self._max_connections = max_connections
         self._tls = tls
         self._places: dict[Place, None] = {}
+        self._clients = 0
+        """The places that are not for health alone."""
+        self._quiet_since_s: dict[Place, float] = {}
+        """The places of clients without a request, whoever is so for the longest first."""
         self._tasks = Tasks()
         self._sockets: list[socket.socket] = []
         self._pauses: set[asyncio.TimerHandle] = set()
@@ -102,11 +114,23 @@ class Listener:
         named = f"[{host}]" if ":" in host else host
         return f"{named}:{self._sockets[0].getsockname()[1]}"
 
+    def begin_request(self, place: Place) -> None:
+        """The head of a request has come."""
+        place.heard()
+        self._quiet_since_s.pop(place, None)
+
+    def end_request(self, place: Place) -> None:
+        """It has its answer, some of which may still be on its way; the connection waits for the next."""
+        if place in self._places and not place.for_health:
+            self._quiet_since_s[place] = asyncio.get_running_loop().time()
+
     def release(self, place: Place) -> None:
         """Its connection has ended."""
         place.heard()
         if place in self._places:
             del self._places[place]
+            self._clients -= not place.for_health
+            self._quiet_since_s.pop(place, None)
             metrics.HTTP_CONNECTIONS.dec()
             self._forget(place)
 
@@ -155,17 +179,33 @@ class Listener:
         self._pauses.add(pause)
 
     def _take(self, connection: socket.socket) -> None:
-        place = Place(for_health=len(self._places) >= self._max_connections)
-        if len(self._places) >= self._max_connections + HEALTH_PLACES and not self._make_room():
+        full = self._clients >= self._max_connections and not self._make_room()
+        if full and len(self._places) - self._clients >= HEALTH_PLACES and not self._make_room_for_health():
             connection.close()
             return
+        place = Place(for_health=full)
         self._places[place] = None
+        if not full:
+            self._clients += 1
+            self._quiet_since_s[place] = asyncio.get_running_loop().time()
         metrics.HTTP_CONNECTIONS.inc()
         timeout_s = HEALTH_HEAD_TIMEOUT_S if place.for_health else HEAD_TIMEOUT_S
         beginning = self._tasks.start("http-connection", self._begin(connection, place))
         place.begin(beginning, timeout_s, self._give_up)
 
     def _make_room(self) -> bool:
+        """Give up the client's connection that has had no request for the longest, and no answer to read."""
+        settled_s = asyncio.get_running_loop().time() - SETTLED_S
+        for place, since_s in self._quiet_since_s.items():
+            if since_s > settled_s:
+                return False
+            if not place.writes:
+                metrics.CONNECTIONS_CLOSED.labels(edge="http").inc()
+                self._give_up(place)
+                return True
+        return False
+
+    def _make_room_for_health(self) -> bool:
         """Give up the connection that has waited the longest among those that are for health alone."""
         found = next((place for place in self._places if place.for_health and place.silent), None)
         if found is None:

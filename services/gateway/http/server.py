@@ -187,8 +187,11 @@ class _Connections(web.Server):
         place = self._places.get(request.protocol)
         if place is None:  # lost since its head came: nobody hears the answer
             return await self._to(request, for_health=False)
-        place.heard()
-        response = await self._to(request, for_health=place.for_health)
+        self.listener.begin_request(place)
+        try:
+            response = await self._to(request, for_health=place.for_health)
+        finally:
+            self.listener.end_request(place)
         if place.for_health or self._is_leaving:
             request.protocol.close()
         return response

@@ -52,6 +52,12 @@ class FrameConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
+    @property
+    def other_end(self) -> tuple[str, int]:
+        """Return the node and the port of its other end."""
+        place, port = self._transport.get_extra_info("peername")
+        return place, port
+
     # ---- what comes -------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:

@@ -36,6 +36,10 @@ class MemoryCall:
     def invocation_metadata(self) -> Metadata:
         return self._metadata
 
+    def peer(self) -> str:
+        host, port = self._connection.other_end
+        return f"memory:{host}:{port}"
+
     def time_remaining(self) -> float | None:
         if self._deadline_s is None:
             return None
