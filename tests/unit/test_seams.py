@@ -33,6 +33,7 @@ EXEMPT = {
     "shared/engine/native/weight_cache.py": PROCESSES,
     "shared/engine/sampling/grammar_source.py": OWN_THREAD,
     "shared/engine/sampling/grammar_trial.py": "measures its own CPU time, in a process that is killed",
+    "shared/engine/sampling/lock_time.py": "measures the CPU time of its thread",
     "shared/engine/sampling/mask_threads.py": OWN_THREAD,
     "shared/engine/tensor_parallel/": PROCESSES,
     "shared/files/api_key_file.py": SECRETS,

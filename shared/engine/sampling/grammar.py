@@ -21,13 +21,18 @@ from shared.engine.sampling.grammar_cache import GrammarCache
 from shared.engine.sampling.grammar_faults import MAX_FAULT_CHARS
 from shared.engine.sampling.grammar_source import grammar_matcher, grammar_source, on_deep_stack
 from shared.engine.sampling.id_bits import IdBits, from_bytes, has_id
+from shared.engine.sampling.lock_time import ORDINARY_S, LockTime
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
 
 MAX_CACHED_GRAMMARS = 32
 """The most compiled grammars that an engine keeps."""
 REPLAYED_AT_ONCE = 16
-"""The library keeps Python's lock while it takes in tokens: for so many, up to 2 ms, nothing else moves."""
+"""The library keeps Python's lock while it takes in tokens: for so many, up to 2 ms, nothing else moves.
+After a piece that took longer the next ones have a token each."""
+MAX_LOCKED_S = 0.1
+"""The CPU time for which all tokens of a sequence may keep Python's lock, of those that keep it for longer
+than is ordinary. Grammars by which an output has many readings took 0.2 s for each token."""
 
 
 class Matchers:
@@ -155,6 +160,7 @@ class GrammarState:
         """It waits for another sequence of the same grammar."""
         self._matcher: LLMatcher | None = None
         self._is_own = False
+        self._lock_time = LockTime()
         self._output_ids = list(output_ids)
         self._next_mask: IdBits | None = None
         self.masks_begun = 0
@@ -203,8 +209,19 @@ class GrammarState:
         matcher = self.open_matcher()
         self._output_ids.append(token_id)
         self._next_mask = None
-        matcher.consume_token(token_id)
+        with self._lock_time.counted():
+            matcher.consume_token(token_id)
         return bool(matcher.is_stopped() and not matcher.is_error())
+
+    @property
+    def has_held_up_others(self) -> bool:
+        """Return whether its tokens have kept Python's lock for longer than those of one sequence may."""
+        return self._lock_time.spent_s > MAX_LOCKED_S
+
+    def holds_up_others(self) -> InvalidRequest:
+        return self.too_complex(
+            f"to take in what was drawn has kept all others waiting for over {1000 * MAX_LOCKED_S:.0f} ms"
+        )
 
     def too_complex(self, why: str = "the output has come to where too much may follow") -> InvalidRequest:
         return InvalidRequest(f"the grammar ({self.kind}) is too complex: {why}; simplify it")
@@ -223,9 +240,8 @@ class GrammarState:
     def _replay(self, matcher: LLMatcher) -> LLMatcher:
         """Let a new matcher take in the output."""
         ids = self._output_ids
-        for start in range(0, len(ids), REPLAYED_AT_ONCE):
-            piece = ids[start : start + REPLAYED_AT_ONCE]
-            with self._locked():
+        for start, piece in self._pieces(ids):
+            with self._locked(), self._lock_time.counted():
                 taken = matcher.try_consume_tokens(piece)
             if _fails_by_lexer(matcher):
                 return self._own_matcher(())
@@ -255,7 +271,7 @@ class GrammarState:
 
     def _consume(self, draft: int) -> None:
         assert self._matcher is not None
-        with self._locked():
+        with self._locked(), self._lock_time.counted():
             self._matcher.consume_token(draft)
 
     def _go_back(self, num_drafts: int) -> None:
@@ -272,10 +288,22 @@ class GrammarState:
         matcher = self._matchers.own()
         self._is_own = True
         self.lock = threading.RLock()
-        ids = [*self._output_ids, *drafts]
-        for start in range(0, len(ids), REPLAYED_AT_ONCE):
-            matcher.consume_tokens(ids[start : start + REPLAYED_AT_ONCE])
+        for _, piece in self._pieces([*self._output_ids, *drafts]):
+            with self._lock_time.counted():
+                matcher.consume_tokens(piece)
         return matcher
+
+    def _pieces(self, ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """Cut ids into pieces that are each taken in at once: (place of the first, ids). Raises
+        InvalidRequest where those before have held up others for too long."""
+        start, length = 0, REPLAYED_AT_ONCE
+        while start < len(ids):
+            piece = list(ids[start : start + length])
+            yield start, piece
+            if self.has_held_up_others:
+                raise self.holds_up_others()
+            start += len(piece)
+            length = 1 if self._lock_time.last_s > 2 * ORDINARY_S else REPLAYED_AT_ONCE
 
 
 def _fails_by_lexer(matcher: LLMatcher) -> bool:

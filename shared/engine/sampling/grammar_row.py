@@ -9,8 +9,9 @@ from shared.engine.sampling.id_bits import IdBits
 from shared.engine.sampling.mask_threads import STUCK_S, MaskJob
 from shared.errors import PenstockError
 
-MAX_MASK_S = 0.25
-"""The CPU time of one mask. Ordinary ones take 10 to 300 µs."""
+MAX_MASK_S = 0.05
+"""The CPU time of one mask. Ordinary ones take 10 to 300 µs, those of large grammars up to 3 ms. To take in
+the token that is drawn by it takes up to two thirds as long, with Python's lock: that is bounded too."""
 MAX_MASKS_S = 10.0
 """The CPU time of all masks of a sequence, of what they take beside its steps."""
 QUICK_IN_TURN = 4
@@ -61,6 +62,8 @@ class GrammarRow:
             return self.state.too_complex(
                 f"to find what may follow at one place takes over {1000 * MAX_MASK_S:.0f} ms of computing"
             )
+        if self.state.has_held_up_others:
+            return self.state.holds_up_others()
         if self._spent_s + job.cpu_s > MAX_MASKS_S:
             return self.state.too_complex(
                 f"to find what may follow has taken over {MAX_MASKS_S:.0f} s of computing in all"

@@ -44,7 +44,7 @@ def test_a_mask_may_take_its_budget_and_no_more(row: GrammarRow, took_s: float, 
 
 def test_the_budget_of_masks_behind_drafts_is_by_their_number(row: GrammarRow) -> None:
     letter = 3 + ord("a") - 32
-    began(row, 3 * MAX_MASK_S, (letter, letter))
+    began(row, 3 * MAX_MASK_S - 1e-9, (letter, letter))
     assert len(row.masks(3)) == 3
     assert row.fault is None
 
