@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -178,3 +179,34 @@ def test_the_slowest_clock_that_there_can_be_goes_on() -> None:
         ((_, _, took_s),) = world.run(ended(world.start(node, clocks(1e-6), "clocks")))
         assert took_s == pytest.approx(1e-6, rel=0.01)
         assert world.now_s == pytest.approx(1000.0, rel=0.01)
+
+
+def test_what_a_crash_has_left_is_ended_in_the_loop() -> None:
+    """What a task does at its end may ask which task it is."""
+    told: list[str] = []
+
+    async def tell() -> None:
+        told.append("told")
+
+    async def guarded(call: Coroutine[Any, Any, None]) -> None:
+        asyncio.current_task()
+        await call
+
+    async def work() -> None:
+        try:
+            while True:  # noqa: ASYNC110 - what it is in the middle of is to be ready
+                await asyncio.sleep(0)
+        finally:
+            await guarded(tell())
+
+    async def crash(node: Node) -> None:
+        for _ in range(9):
+            await asyncio.sleep(0)
+        node.crash()
+
+    with World(1) as world:
+        node = world.add_node("a")
+        world.start(node, work(), "work")
+        world.run(crash(node))
+        assert told == []
+    assert told == ["told"]

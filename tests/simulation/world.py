@@ -23,6 +23,8 @@ Result = TypeVar("Result")
 
 LIMIT_S = 3600.0
 """What is run ends within so much of the world's time."""
+BURIALS = 3
+"""So often what is left of a world is cancelled: what is cancelled may begin something."""
 END_S = 60.0
 """What is left at the end of a world is cancelled, and ends within so much."""
 
@@ -116,17 +118,17 @@ class World:
         """Let go of what crashed, or was left where a run failed: nobody looks, so it may end as it likes."""
         for node in self.loop.nodes:
             node.state = NodeState.RUNNING
-        left = _unended(self.loop.nodes)
-        for task in left:
-            task.cancel()
+        for _ in range(BURIALS):
+            left = _unended(self.loop.nodes)
+            if not left:
+                break
+            self.loop.faults.clear()
+            with suppress(Exception):
+                self.loop.run_until_complete(_cancel(left))
         self.loop.faults.clear()
         with suppress(Exception):
-            self.loop.run_until_complete(asyncio.wait(left, timeout=END_S))
+            self.loop.run_until_complete(_close(_unended(self.loop.nodes)))
         self.loop.close()
-        for task in left:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
-            with suppress(BaseException):
-                task.get_coro().close()
 
     async def _cancel_all(self) -> None:
         for node in self.loop.nodes:
@@ -144,6 +146,20 @@ class World:
         """An initializer makes a thread something to its system: there is none."""
         del initializer, initargs
         return SimulatedPool(self.loop, threads, name)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=END_S)
+
+
+async def _close(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """End tasks that nothing wakes any more, in the loop: what they do at their end may ask for it."""
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
+        with suppress(BaseException):
+            task.get_coro().close()
 
 
 def _unended(nodes: Sequence[Node]) -> list[asyncio.Task[Any]]:
