@@ -10,6 +10,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
 from shared.fairness.share import TenantShare
 from shared.messages import MAX_REPORTED_TENANTS, Held, TenantJobs
+from shared.seams.buggify import BUGGIFY
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase
 from shared.worker.job_book import JobBook
@@ -52,7 +53,8 @@ class DecodeBook(JobBook[DecodeJob]):
 
     def add(self, job: DecodeJob) -> None:
         """Raises Overloaded, changing nothing."""
-        if len(self.jobs) >= self._max_jobs + (self._max_guests if job.guest else 0):
+        most = self._max_jobs + (self._max_guests if job.guest else 0)
+        if len(self.jobs) >= most or BUGGIFY.takes("decode is full"):
             raise Overloaded(
                 f"all {self._max_jobs} sequences are taken; try another worker or later",
                 hop="decode",

@@ -26,6 +26,7 @@ from shared.bus.unknown_messages import UnknownMessages
 from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
 from shared.errors import NoAnswer, PenstockError, ProtocolError, Unavailable, UnknownMessage
 from shared.messages import Envelope, Failure, Heartbeat, Message
+from shared.seams.buggify import BUGGIFY
 from shared.telemetry import metrics
 
 log = structlog.get_logger()
@@ -242,7 +243,7 @@ class Bus:
             answer = Failure.of(answer)
         if not envelope.reply:
             return
-        if self.has_room and not self._late_answers:
+        if self.has_room and not self._late_answers and not BUGGIFY.takes("an answer waits for room"):
             await self._send_answer(envelope, answer)
         else:
             self._late_answers.add(envelope, answer)

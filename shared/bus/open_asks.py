@@ -19,6 +19,7 @@ from shared.bus.client import BusClient
 from shared.bus.subjects import ask_of, repeated
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import NoListener
+from shared.seams.buggify import BUGGIFY
 from shared.seams.chance import CHANCE
 
 PEERS_RETURN_S = 1.0
@@ -56,6 +57,8 @@ class OpenAsk:
                 self._unheard = False
                 reply, self._sent = repeated(self._inbox, self._sent), self._sent + 1
                 await self._asks.publish(self.subject, self._data, reply)
+                if BUGGIFY.takes("an ask is sent twice"):
+                    self.send_again()
                 await self._news.wait()
                 if self._answer is None and self._unheard:
                     if not self._asks.peers_return:

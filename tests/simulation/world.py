@@ -11,6 +11,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from shared.seams.buggify import BUGGIFY
 from shared.seams.chance import CHANCE
 from shared.seams.clock import SYSTEM_CLOCK
 from shared.seams.threads import THREADS
@@ -23,8 +24,10 @@ Result = TypeVar("Result")
 
 LIMIT_S = 3600.0
 """What is run ends within so much of the world's time."""
-BURIALS = 3
-"""So often what is left of a world is cancelled: what is cancelled may begin something."""
+TAKEN_SHARE = 0.5
+"""The share of points of Buggify that one world takes at all."""
+BURIAL_S = 5.0
+"""What a crash has left is given up after so much."""
 END_S = 60.0
 """What is left at the end of a world is cancelled, and ends within so much."""
 
@@ -41,6 +44,8 @@ class World:
         self.loop = SimulatedLoop(self._random("order"), self.home, self.trace)
         self._started: list[asyncio.Task[Any]] = []
         self._lives: dict[str, int] = {}
+        self.rare = 0.0
+        """How often a rare path is taken that nothing asks for, of those that this seed takes."""
         self._seams = ExitStack()
 
     def _random(self, name: str) -> Random:
@@ -50,6 +55,7 @@ class World:
         self._seams.enter_context(SYSTEM_CLOCK.replaced_by(_WorldClock(self.loop)))
         self._seams.enter_context(CHANCE.replaced_by(_WorldChance(self.loop)))
         self._seams.enter_context(THREADS.replaced_by(self._make_pool))
+        self._seams.enter_context(BUGGIFY.replaced_by(_WorldRarePaths(self)))
         return self
 
     def __exit__(
@@ -118,16 +124,15 @@ class World:
         """Let go of what crashed, or was left where a run failed: nobody looks, so it may end as it likes."""
         for node in self.loop.nodes:
             node.state = NodeState.RUNNING
-        for _ in range(BURIALS):
-            left = _unended(self.loop.nodes)
-            if not left:
-                break
+        left, before = _unended(self.loop.nodes), list[asyncio.Task[Any]]()
+        while left != before:
             self.loop.faults.clear()
             with suppress(Exception):
                 self.loop.run_until_complete(_cancel(left))
+            left, before = _unended(self.loop.nodes), left
         self.loop.faults.clear()
         with suppress(Exception):
-            self.loop.run_until_complete(_close(_unended(self.loop.nodes)))
+            self.loop.run_until_complete(_close(left))
         self.loop.close()
 
     async def _cancel_all(self) -> None:
@@ -149,9 +154,10 @@ class World:
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel all, as often as it takes: what ends may begin something, and nothing wakes some any more."""
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks, timeout=END_S)
+    await asyncio.wait(tasks, timeout=BURIAL_S)
 
 
 async def _close(tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -165,6 +171,22 @@ async def _close(tasks: Sequence[asyncio.Task[Any]]) -> None:
 def _unended(nodes: Sequence[Node]) -> list[asyncio.Task[Any]]:
     """Return the tasks that have not ended, in the order in which they began."""
     return sorted({task for node in nodes for task in node.tasks if not task.done()}, key=hash)
+
+
+class _WorldRarePaths:
+    """The rare paths of a world: half of them, each now and then, by the chance of the node that asks."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._taken: dict[str, bool] = {}
+
+    def takes(self, point: str, /) -> bool:
+        rare = self._world.rare
+        if not rare:
+            return False
+        if point not in self._taken:
+            self._taken[point] = Random(f"{self._world.seed}/{point}").random() < TAKEN_SHARE
+        return self._taken[point] and self._world.loop.node.random.random() < rare
 
 
 class _WorldClock:

@@ -87,7 +87,7 @@ DRAWS = {"os.urandom", "os.getrandom"}
 NOW = {f"datetime.{name}" for name in ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")}
 STARTS_TASKS = {"create_task", "ensure_future", "run_coroutine_threadsafe"}
 GROUP = "asyncio.TaskGroup()"
-SEAMS = {"SYSTEM_CLOCK", "CHANCE", "THREADS"}
+SEAMS = {"SYSTEM_CLOCK", "CHANCE", "THREADS", "BUGGIFY"}
 
 MAY_BREACH = re.compile(
     r"\b(?:time|datetime|random|urandom|getrandom|secrets|uuid|multiprocessing|concurrent|_?thread(?:ing)?"
@@ -192,6 +192,7 @@ def test_what_is_exempt_is_there_and_needs_to_be(place: str) -> None:
         ("import asyncio\n\ndef f(): asyncio.get_running_loop().create_task(g())", "tasks"),
         ("from shared.deadline import SYSTEM_CLOCK\n\ndef f(now=SYSTEM_CLOCK.monotonic_s): ...", "kept"),
         ("from shared.seams.chance import CHANCE\n\nbits = CHANCE.bits", "kept"),
+        ("from shared.seams.buggify import BUGGIFY\n\ntakes = BUGGIFY.takes", "kept"),
     ],
 )
 def test_the_law_notices_what_passes_the_seams_by(source: str, instead: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shared.deadline import Clock
-from shared.kv.limits import RECEIVER_WINDOW_BYTES
+from shared.kv.limits import FIRST_WINDOW_BYTES, RECEIVER_WINDOW_BYTES
 from shared.kv.receiving.credit import CreditPool
 from shared.kv.receiving.incoming import IncomingPhase, IncomingTransfer
 from shared.kv.transports import NATS, SHM, Transport
 from shared.messages import KvCredit, KvGrant, Message
+from shared.seams.buggify import BUGGIFY
 
 
 class Grants:
@@ -24,7 +25,8 @@ class Grants:
         self._layout = layout
         self._send_control = send_control
         self._clock = clock
-        self.credit = CreditPool(RECEIVER_WINDOW_BYTES)
+        one_window = BUGGIFY.takes("a receiver has credit for one transfer")
+        self.credit = CreditPool(FIRST_WINDOW_BYTES if one_window else RECEIVER_WINDOW_BYTES)
 
     def over_shm(self, incoming: IncomingTransfer) -> None:
         self._grant(incoming, SHM, 0)

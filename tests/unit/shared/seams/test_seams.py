@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 from shared.deadline import ClockReading, Deadline
+from shared.seams.buggify import BUGGIFY
 from shared.seams.chance import CHANCE
 from shared.seams.clock import SYSTEM_CLOCK
 from shared.seams.threads import THREADS
 from tests.support.clock import FakeClock
+from tests.support.data import REPOSITORY
 
 
 class NanosecondClock(FakeClock):
@@ -80,3 +83,26 @@ def test_a_pool_has_threads_of_its_name_but_for_a_stand_in() -> None:
     with THREADS.replaced_by(lambda *_: Inline()):
         ident = THREADS.pool(1, "worker").submit(threading.get_ident).result()
     assert ident == threading.get_ident()
+
+
+class Always:
+    def takes(self, point: str, /) -> bool:
+        return bool(point)
+
+
+def test_no_rare_path_is_taken_unless_something_stands_in() -> None:
+    assert not BUGGIFY.takes("decode is full")
+    with BUGGIFY.replaced_by(Always()):
+        assert BUGGIFY.takes("decode is full")
+    assert not BUGGIFY.takes("decode is full")
+
+
+def test_points_of_rare_paths_have_names_of_their_own() -> None:
+    """A world takes some of them by their names."""
+    found = [
+        name
+        for top in ("services", "shared")
+        for path in (REPOSITORY / top).rglob("*.py")
+        for name in re.findall(r'BUGGIFY\.takes\("([^"]+)"\)', path.read_text("utf-8"))
+    ]
+    assert len(found) == len(set(found)) >= 5
