@@ -85,4 +85,5 @@ class ClientNode:
         **headers: str,
     ) -> asyncio.Task[HttpAnswer]:
         """Ask over HTTP."""
-        return self.start(ask_http(gateway, HTTP_PORT, path, body, key, on_event, **headers), name)
+        asked = ask_http(gateway, HTTP_PORT, path, body, key, on_event, 0.0, **headers)
+        return self.start(asked, name)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryFile
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -37,10 +38,13 @@ from shared.bus.subjects import inbox
 from shared.config.fields import ServiceConfig
 from shared.deadline import Deadline
 from shared.engine import Engine
+from shared.engine.memory import disk_tier
+from shared.engine.sampling import sampler
 from shared.messages import AuditReport, AuditRequest, Held
 from shared.process import service as service_module
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import Embedder
+from shared.worker import grammar_compiler
 from shared.worker.config import EngineServiceConfig
 from tests.simulation.bus import Latency, MemoryServer
 from tests.simulation.bus.loop_clock import nats_in_loop_time
@@ -50,6 +54,7 @@ from tests.simulation.edges.memory_sockets import MemorySockets
 from tests.simulation.node import NodeState
 from tests.simulation.node_network import NodeNetwork
 from tests.simulation.simulated_embedder import SimulatedEmbedder
+from tests.simulation.simulated_grammars import SimulatedMasks, SimulatedTrials
 from tests.simulation.simulated_model import SimulatedModel
 from tests.simulation.step_profile import USUAL
 from tests.simulation.world import World
@@ -103,11 +108,12 @@ class Fleet:
         self,
         config: EngineServiceConfig,
         model_dir: Path,
-        _model_name: str,
+        model_name: str,
         pool_buffer: Callable[[int], memoryview] | None = None,
-        **_: object,
+        **named: object,
     ) -> Engine:
         """Stand in for `shared.worker.engine_builder.build_engine`."""
+        del model_name, named
         return Engine(
             replace(config.engine_config(model_dir), threads=1),
             pool_buffer,
@@ -118,6 +124,14 @@ class Fleet:
     def load_embedder(self, **_: object) -> Embedder:
         """Stand in for `Embedder.load`."""
         return SimulatedEmbedder(self.world.spend_us).as_embedder()
+
+    def temporary_file(self, **how: Any) -> Any:
+        """Stand in for the `TemporaryFile` of KV on disk."""
+        return TemporaryFile(**how)
+
+    def grammar_trials(self, module: str) -> SimulatedTrials:
+        """Stand in for the `LimitedJobs` that tries grammars."""
+        return SimulatedTrials(module, self.world.spend_us, lambda: False)
 
     def grpc_server(self, options: Any, interceptors: Any) -> MemoryGrpcServer:
         """Stand in for `services.gateway.grpc.wide_server.wide_server`."""
@@ -227,6 +241,9 @@ def any_fleet_of(seed: int, make: Callable[[World], FleetType]) -> Iterator[Flee
         patch.setattr(IdleConnections, "watch", fleet.watch_connections)
         patch.setattr(listener, "_listening", fleet.sockets.listen)
         patch.setattr(Embedder, "load", fleet.load_embedder)
+        patch.setattr(grammar_compiler, "LimitedJobs", fleet.grammar_trials)
+        patch.setattr(sampler, "MaskThreads", SimulatedMasks)
+        patch.setattr(disk_tier, "TemporaryFile", fleet.temporary_file)
         patch.setattr(service_module, "settle_heap", lambda: None)  # the heap is that of all nodes
         for module in (prefill, decode, speculator):
             patch.setattr(module, "build_engine", fleet.build_engine)

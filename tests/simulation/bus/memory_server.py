@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.simulation.bus.settings import ServerSettings
 
 VERSION = "2.15.1"
 """The real server that the suite holds this one to."""
+OnDelivered = Callable[[ServerConnection, bytes, bytes], None]
+"""(client, subject, payload)"""
 LAME_DUCK_STEP_S = 1.0
 """The longest pause between two clients that a lame duck closes."""
 
@@ -42,6 +45,8 @@ class MemoryServer:
         self.host = host
         self.port = port
         self._network = network
+        self.on_delivered: list[OnDelivered] = []
+        """Called for each message that was written for a client; they may close that."""
         self._clients: dict[ServerConnection, None] = {}
         self._connected = 0
         self._running = False
@@ -193,6 +198,8 @@ class MemoryServer:
             hashlib.blake2b(payload, digest_size=8).hexdigest(),
         )  # fmt: skip
         client.deliver(to, subject, reply, payload, header_bytes)
+        for tell in tuple(self.on_delivered):
+            tell(client, subject, payload)
         if to.limit and to.delivered >= to.limit:
             client.end_subscription(to)
         return True

@@ -28,21 +28,26 @@ class HttpAnswer:
     whole: bool = False
 
     @property
+    def json(self) -> Any:
+        """Return the body of what is no stream."""
+        return json.loads(self.body)
+
+    @property
     def text(self) -> str:
         """Return the text of all choices, one after the other as it came."""
-        parts = self.events if self.events else [json.loads(self.body)]
+        parts = self.events if self.events else [self.json]
         return "".join(choice.get("text", "") for part in parts for choice in part.get("choices", ()))
 
     @property
     def finish_reasons(self) -> list[str]:
-        parts = self.events if self.events else [json.loads(self.body)]
+        parts = self.events if self.events else [self.json]
         reasons = [choice.get("finish_reason") for part in parts for choice in part.get("choices", ())]
         return [reason for reason in reasons if reason]
 
     @property
     def error(self) -> dict[str, Any] | None:
         """Return the error object that it ended with, if any."""
-        parts = self.events if self.events else [json.loads(self.body)]
+        parts = self.events if self.events else [self.json]
         return next((part["error"] for part in parts if "error" in part), None)
 
 
@@ -53,9 +58,11 @@ async def ask_http(
     body: Any = None,
     key: str = "",
     on_event: Callable[[HttpAnswer], None] = lambda _: None,
+    pause_s: float = 0.0,
     **headers: str,
 ) -> HttpAnswer:
-    """Ask once, on a connection of its own; `on_event` sees the answer so far after each event.
+    """Ask once, on a connection of its own; `on_event` sees the answer so far after each event, and
+    nothing more is read for `pause_s` then.
 
     Raises OSError where no connection can be had, and ConnectionBroken. A task that is cancelled here hangs
     up.
@@ -65,7 +72,7 @@ async def ask_http(
         writer.write(_request(host, path, body, key, headers))
         answer = HttpAnswer()
         try:
-            await _read(reader, answer, on_event)
+            await _read(reader, answer, on_event, pause_s)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise ConnectionBroken(f"after {len(answer.body)} bytes of an answer {answer.status}") from error
         return answer
@@ -85,7 +92,7 @@ def _request(host: str, path: str, body: Any, key: str, headers: dict[str, str])
 
 
 async def _read(
-    reader: asyncio.StreamReader, answer: HttpAnswer, on_event: Callable[[HttpAnswer], None]
+    reader: asyncio.StreamReader, answer: HttpAnswer, on_event: Callable[[HttpAnswer], None], pause_s: float
 ) -> None:
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     answer.status = int(head[0].split()[1])
@@ -104,6 +111,8 @@ async def _read(
         for event in events:
             _take(event, answer)
             on_event(answer)
+            if pause_s:
+                await asyncio.sleep(pause_s)
     await reader.readexactly(2)
     answer.whole = not unread
 

@@ -23,9 +23,9 @@ import structlog
 from tests.simulation.mutants.planted import MUTANTS, Mutant
 from tests.simulation.mutants.swapped import plant
 from tests.simulation.swarm.draw import draw_plan
+from tests.simulation.swarm.place import Place
 from tests.simulation.swarm.play import Undisturbed, play
 from tests.simulation.swarm.undisturbed import ask_undisturbed
-from tests.support.models import make_tiny_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Search:
     cpu_s: float
 
 
-def search(mutant: Mutant, model: Path, undisturbed: Undisturbed, seconds: float) -> Search:
+def search(mutant: Mutant, place: Place, undisturbed: Undisturbed, seconds: float) -> Search:
     """Play seeds with the fault until a property breaks; give up after so much time of a core."""
     plant(mutant)
     for seed in itertools.count(1):
-        played = play(draw_plan(seed), model, undisturbed)
+        played = play(draw_plan(seed), place, undisturbed)
         if played.broken:
             return Search(mutant.name, f"seed {seed}: {played.broken[0].rule}", seed, time.process_time())
         if time.process_time() > seconds:
@@ -51,10 +51,10 @@ def search(mutant: Mutant, model: Path, undisturbed: Undisturbed, seconds: float
 
 
 def search_all(
-    mutants: list[Mutant], model: Path, undisturbed: Undisturbed, *, seconds: float, processes: int
+    mutants: list[Mutant], place: Place, undisturbed: Undisturbed, *, seconds: float, processes: int
 ) -> Iterator[Search]:
     """Yield how each search went; a process has one fault, as it began without any."""
-    look = partial(search, model=model, undisturbed=undisturbed, seconds=seconds)
+    look = partial(search, place=place, undisturbed=undisturbed, seconds=seconds)
     with get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
         yield from pool.imap_unordered(look, mutants, chunksize=1)
 
@@ -70,9 +70,9 @@ def main() -> int:
     mutants = [mutant for mutant in MUTANTS if given.only in mutant.name]
     found = 0
     with tempfile.TemporaryDirectory(prefix="penstock-mutants-") as folder:
-        model = make_tiny_checkpoint(Path(folder) / "tiny")
-        undisturbed = ask_undisturbed(model)
-        for one in search_all(mutants, model, undisturbed, seconds=given.seconds, processes=given.processes):
+        place = Place.make(Path(folder))
+        undisturbed = ask_undisturbed(place)
+        for one in search_all(mutants, place, undisturbed, seconds=given.seconds, processes=given.processes):
             found += bool(one.found)
             how = one.found or f"not found by {one.seeds} seeds"
             print(f"{one.mutant:62} {one.cpu_s:5.0f} s  {how}", flush=True)

@@ -17,12 +17,12 @@ from pathlib import Path
 import structlog
 
 from tests.simulation.swarm.draw import draw_plan
+from tests.simulation.swarm.place import Place
 from tests.simulation.swarm.play import Played, Undisturbed, play
 from tests.simulation.swarm.seeds import SAME_TRACE, Tally, play_seeds
 from tests.simulation.swarm.shrink import shrink
 from tests.simulation.swarm.story import tell
 from tests.simulation.swarm.undisturbed import ask_undisturbed, load, save
-from tests.support.models import make_tiny_checkpoint
 
 SHRINK_S = 90.0
 """The longest that a seed is made smaller."""
@@ -42,44 +42,44 @@ def main() -> int:
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory(prefix="penstock-swarm-") as folder:
-        model = make_tiny_checkpoint(Path(folder) / "tiny")
-        undisturbed = _undisturbed(model, given.undisturbed)
+        place = Place.make(Path(folder))
+        undisturbed = _undisturbed(place, given.undisturbed)
         if given.seed is not None:
-            return _replay(given.seed, model, undisturbed)
+            return _replay(given.seed, place, undisturbed)
         seeds = itertools.count(given.first)
         if given.seeds is not None:
             seeds = itertools.islice(seeds, given.seeds)  # type: ignore[assignment]
-        return _go_through(given, seeds, model, undisturbed)
+        return _go_through(given, seeds, place, undisturbed)
 
 
-def _undisturbed(model: Path, kept: Path | None) -> Undisturbed:
+def _undisturbed(place: Place, kept: Path | None) -> Undisturbed:
     if kept is not None and kept.exists():
         return load(kept)
-    answers = ask_undisturbed(model)
+    answers = ask_undisturbed(place)
     if kept is not None:
         save(answers, kept)
     return answers
 
 
-def _replay(seed: int, model: Path, undisturbed: Undisturbed) -> int:
-    played = play(draw_plan(seed), model, undisturbed)
+def _replay(seed: int, place: Place, undisturbed: Undisturbed) -> int:
+    played = play(draw_plan(seed), place, undisturbed)
     print(tell(played))
     return bool(played.broken)
 
 
 def _go_through(
-    given: argparse.Namespace, seeds: itertools.count[int], model: Path, undisturbed: Undisturbed
+    given: argparse.Namespace, seeds: itertools.count[int], place: Place, undisturbed: Undisturbed
 ) -> int:
     began_s, tally, broken = time.monotonic(), Tally(), list[Played]()
     stop_s = began_s + 60 * given.minutes
-    for end in play_seeds(seeds, model, undisturbed, processes=given.processes, stop_s=stop_s):
+    for end in play_seeds(seeds, place, undisturbed, processes=given.processes, stop_s=stop_s):
         tally.add(end)
         if end.played is not None:
             print(f"seed {end.seed} breaks {'; '.join(sorted(end.played.rules))}", flush=True)
             broken.append(end.played)
     took_s = time.monotonic() - began_s
     for played in broken[:MOST_TOLD]:
-        print(f"\n{tell(played if given.whole else _made_small(played, model, undisturbed))}", flush=True)
+        print(f"\n{tell(played if given.whole else _made_small(played, place, undisturbed))}", flush=True)
     ends = ", ".join(f"{count} {word}" for word, count in tally.outcomes.most_common())
     print(f"\n{tally.seeds} seeds in {took_s:.0f} s, with {tally.faults} faults; calls: {ends}")
     print(
@@ -89,11 +89,11 @@ def _go_through(
     return bool(broken)
 
 
-def _made_small(played: Played, model: Path, undisturbed: Undisturbed) -> Played:
+def _made_small(played: Played, place: Place, undisturbed: Undisturbed) -> Played:
     if SAME_TRACE in played.rules:
         return played
     stop_s = time.monotonic() + SHRINK_S
-    return shrink(played, lambda plan: play(plan, model, undisturbed), lambda: time.monotonic() < stop_s)
+    return shrink(played, lambda plan: play(plan, place, undisturbed), lambda: time.monotonic() < stop_s)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
+from tests.simulation.corpora import SHARED as HANDBOOK
+from tests.simulation.swarm.keys import OWNER
 
 VOCABULARY = 300
 """Ids up to this are tokens of the model, whichever one was made."""
+BLOCK_TOKENS = 16
 OPEN = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 OPEN |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+GRPC_ALONE = {"allowed_token_ids", "prompt_logprobs", "json_schema"}
+"""What of sampling is said over HTTP in another way, or not at all."""
+PRIORITIES = {pb.PRIORITY_LOW: "low", pb.PRIORITY_NORMAL: "normal", pb.PRIORITY_HIGH: "high"}
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`sampling`: what differs from a draw at temperature 0.8. `prompt`: ids, a text, or messages."""
+    """`sampling`: what differs from a draw at temperature 0.8. `prompt`: ids, a text, or messages.
+
+    `corpus`: where passages are searched, "" for none; `strict`: it may not do without. `keeps`: an earlier
+    answer will do.
+    """
 
     what: str
     prompt: list[int] | str | tuple[str, ...]
@@ -27,9 +37,19 @@ class Ask:
     n: int = 1
     priority: pb.Priority = pb.PRIORITY_NORMAL
     ignores_end: bool = True
+    corpus: str = ""
+    strict: bool = False
+    keeps: bool = False
+
+    @property
+    def over_http(self) -> bool:
+        """Whether it can be said over HTTP too; the model there has no template for chats."""
+        return GRPC_ALONE.isdisjoint(self.sampling) and (
+            not isinstance(self.prompt, tuple) or bool(self.corpus)
+        )
 
     def message(self, deadline_s: float = 0.0, ttft_deadline_s: float = 0.0) -> pb.GenerateRequest:
-        """Say it as a client does; 0: no such deadline."""
+        """Say it as a client of gRPC does; 0: no such deadline."""
         how = {**OPEN, "seed": 7, "ignore_eos": self.ignores_end, **self.sampling}
         message = pb.GenerateRequest(
             sampling=pb.Sampling(max_tokens=self.max_tokens, **how), n=self.n, priority=self.priority
@@ -42,11 +62,47 @@ class Ask:
                 message.chat.CopyFrom(pb.ChatPrompt(messages=chat, template_optional=True))
             case ids:
                 message.token_ids.CopyFrom(pb.TokenIds(ids=ids))
-        if deadline_s:
-            message.deadline_ms = max(1, round(deadline_s * 1000))
-        if ttft_deadline_s:
-            message.ttft_deadline_ms = max(1, round(ttft_deadline_s * 1000))
+        if self.corpus:
+            message.retrieval.MergeFrom(
+                pb.Retrieval(enabled=True, corpus=self.corpus, k=2, may_degrade=not self.strict)
+            )
+        if self.keeps:
+            message.cache.mode = pb.CACHE_MODE_EXACT
+        for name, seconds in (("deadline_ms", deadline_s), ("ttft_deadline_ms", ttft_deadline_s)):
+            if seconds:
+                setattr(message, name, max(1, round(seconds * 1000)))
         return message
+
+    def body(self, deadline_s: float, ttft_deadline_s: float, *, stream: bool) -> dict[str, Any]:
+        """The same as a client of HTTP says it, to `path`."""
+        how = {**OPEN, "seed": 7, "ignore_eos": self.ignores_end, **self.sampling}
+        own: dict[str, Any] = {"priority": PRIORITIES[self.priority]}
+        if "regex" in how:
+            own["regex"] = how.pop("regex")
+        if self.corpus:
+            own["retrieval"] = {"corpus": self.corpus, "k": 2, "may_degrade": not self.strict}
+        if self.keeps:
+            own["cache"] = "exact"
+        for name, seconds in (("deadline_ms", deadline_s), ("ttft_deadline_ms", ttft_deadline_s)):
+            if seconds:
+                own[name] = max(1, round(seconds * 1000))
+        body = {"max_tokens": self.max_tokens, "n": self.n, "stream": stream, "penstock": own, **how}
+        if stream:
+            body["stream_options"] = {"include_usage": True}
+        if isinstance(self.prompt, tuple):
+            return body | {"messages": [{"role": "user", "content": turn} for turn in self.prompt]}
+        return body | {"prompt": self.prompt}
+
+    @property
+    def path(self) -> str:
+        return "/v1/chat/completions" if isinstance(self.prompt, tuple) else "/v1/completions"
+
+
+def share_blocks(one: Ask, other: Ask) -> bool:
+    """Return whether their prompts may begin with the same block of KV."""
+    if isinstance(one.prompt, list) and isinstance(other.prompt, list):
+        return one.prompt[:BLOCK_TOKENS] == other.prompt[:BLOCK_TOKENS]
+    return type(one.prompt) is type(other.prompt)
 
 
 def _ids(first: int, count: int) -> list[int]:
@@ -55,6 +111,11 @@ def _ids(first: int, count: int) -> list[int]:
 
 SHARED = _ids(1, 48)
 """Prompts that begin alike share three blocks of KV."""
+COLOURS = "(red|green|blue)( (red|green|blue)){2,5}"
+SCHEMA = (
+    '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 6}, "at": {"enum": [1, 22]}}, '
+    '"required": ["name", "at"], "additionalProperties": false}'
+)
 TEXT = "Once upon a time there was a little girl who lived near the forest. "
 
 ASKS = (
@@ -82,4 +143,14 @@ ASKS = (
     Ask("a low priority", _ids(18, 60), 10, priority=pb.PRIORITY_LOW),
     Ask("a high priority", _ids(19, 60), 10, priority=pb.PRIORITY_HIGH),
     Ask("a stop id", _ids(20, 16), 40, {"stop_token_ids": list(range(60, 110)), "min_tokens": 3}),
+    Ask("what a pattern allows", _ids(21, 30), 40, {"regex": COLOURS}, ignores_end=False),
+    Ask("what a schema allows", _ids(22, 20), 48, {"json_schema": SCHEMA}, ignores_end=False),
+    Ask("an answer that may be kept", _ids(23, 34), 12, keeps=True),
+    Ask("passages", "what carries water to a turbine", 12, corpus=HANDBOOK),
+    Ask("passages, or nothing", "what turns water into light", 10, corpus=HANDBOOK, strict=True),
+    Ask("passages for a chat", ("who lowers the gate of a dam",), 12, corpus=HANDBOOK),
+    Ask(
+        "an answer from passages that may be kept", "when is the gate lowered", 8, corpus=HANDBOOK, keeps=True
+    ),
+    Ask("passages of one tenant", "what is the secret plan", 8, corpus=OWNER, strict=True),
 )

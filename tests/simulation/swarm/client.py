@@ -1,22 +1,19 @@
-"""Clients of a simulated fleet: each makes its calls over gRPC as planned, and judges how they end."""
+"""Clients of a simulated fleet: each makes its call as planned, over gRPC or HTTP, and judges how it ends."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-import grpc
-
-from protos.penstock.v1 import inference_pb2 as pb
-from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.gateway.keys.keys_in_force import POLL_S as KEYS_POLL_S
 from services.gateway.scope.outcome import CANCELLED, EXPIRED, FAILED, FINISHED, SHED
-from tests.simulation.client_node import GRPC_PORT
-from tests.simulation.edges.grpc_client import MemoryChannel
-from tests.simulation.fleet import GATEWAY
 from tests.simulation.swarm.asks import ASKS
-from tests.simulation.swarm.plan import FaultKind, Leaving, Plan, PlannedCall
+from tests.simulation.swarm.callers import Caller, GrpcCaller, HttpCaller
+from tests.simulation.swarm.keys import KEYS, OWNER
+from tests.simulation.swarm.plan import Edge, Leaving, Plan, PlannedCall
 from tests.simulation.swarm.reader import Reader, Response
 from tests.simulation.swarm.swarm_fleet import SwarmFleet
+from tests.simulation.swarm.tenancy import may_search
 
 DEFAULT_DEADLINE_S = 120.0
 DEFAULT_TTFT_DEADLINE_S = 60.0
@@ -27,6 +24,10 @@ EARLY_S = 0.1
 """A worker may take a deadline for over so much too soon: what clocks of two nodes differ by unnoticed."""
 SLOW_READER_S = 5.0
 """The gateway waits so long for a client that does not read its end."""
+KEYS_SEEN_S = KEYS_POLL_S + 0.5
+"""A change of the keys counts after so long."""
+PROMPT_S = 8.0
+"""A call of a plan in which little breaks has ended after so long."""
 CLIENTS = "clients"
 """The node of all clients."""
 
@@ -41,26 +42,33 @@ class Client:
         self._record = fleet.record
         self._plan = plan
         self._call = call
-        self._status: grpc.aio.AioRpcError | None = None
         self._began_s = 0.0
         self._left = False
+        self._key_is_out = False
         self.readers = [
             Reader(fleet.record, f"{call.name}{'abcdefgh'[number]}", one, call.read_pause_s)
             for number, one in enumerate(expected)
         ]
+        secret = KEYS[call.key].secret if call.key else ""
+        self._over_grpc = GrpcCaller(call, secret, self.readers)
+        self._caller: Caller = self._over_grpc
+        if call.edge is not Edge.GRPC:
+            self._caller = HttpCaller(fleet.record, call, secret, self.readers)
 
     async def live(self) -> str:
         """Make the call and return how it ended, in one word."""
         call, fleet = self._call, self._fleet
         await asyncio.sleep(call.at_s)
-        if not fleet.answers:
+        if not fleet.serves(call.gateway):
             self._record.note(call.name, "finds no gateway")
             return "no gateway"
         self._record.note(call.name, f"asks for {ASKS[call.ask].what}")
+        fleet.tenancy.begin(call)
         self._began_s = fleet.world.now_s
-        asking = fleet.client(CLIENTS).start(self._ask(), call.name)
+        self._key_is_out = self._is_out()
+        asking = fleet.client(CLIENTS).start(self._caller.ask(), call.name)
         leaving = asyncio.ensure_future(self._leave(asking))
-        latest_s = self._deadline_s() + LATE_S + self._plan.stalls_s(GATEWAY)
+        latest_s = self._deadline_s() + LATE_S + self._plan.stalls_s(call.gateway)
         latest_s += SLOW_READER_S + LATE_S if call.read_pause_s else 0.0
         try:
             await asyncio.wait({asking}, timeout=latest_s)
@@ -68,57 +76,44 @@ class Client:
         finally:
             leaving.cancel()
 
+    @property
+    def has_finished(self) -> bool:
+        return all(reader.outcome == FINISHED for reader in self.readers)
+
     def _deadline_s(self) -> float:
         return self._call.deadline_s or DEFAULT_DEADLINE_S
 
-    # ---- what it does -------------------------------------------------------------------------------
-
-    @property
-    def _stub(self) -> rpc.InferenceStub:
-        return rpc.InferenceStub(MemoryChannel(f"{GATEWAY}:{GRPC_PORT}"))  # type: ignore[arg-type]  # a stand-in
-
-    async def _ask(self) -> None:
-        call = self._call
-        stream = self._stub.Generate(ASKS[call.ask].message(call.deadline_s, call.ttft_deadline_s))
-        try:
-            async for event in stream:
-                await self._take(event)
-        except grpc.aio.AioRpcError as error:
-            self._status = error
-        finally:
-            stream.cancel()
-
-    async def _take(self, event: pb.GenerateEvent) -> None:
-        match event.WhichOneof("event"):
-            case "prompt":
-                await self.readers[event.prompt.choice].write_prompt(event.prompt)
-            case "prompt_logprobs":
-                await self.readers[event.prompt_logprobs.choice].write_prompt_logprobs(event.prompt_logprobs)
-            case "text":
-                await self.readers[event.text.choice].write_text(event)
-            case _:
-                await self.readers[event.end.choice].write_end(event.end)
+    def _is_out(self) -> bool:
+        """Whether the gateway must have seen that the key was taken out of its file."""
+        out_since_s = self._fleet.keys.out_since_s.get(self._call.key)
+        if out_since_s is None:
+            return False
+        return self._began_s - out_since_s > KEYS_SEEN_S + self._plan.stalls_s(self._call.gateway)
 
     async def _leave(self, asking: asyncio.Task[None]) -> None:
         """End the call as its client does, if it does."""
-        await asyncio.sleep(self._call.leaves_after_s)
+        call = self._call
+        await asyncio.sleep(call.leaves_after_s)
         request_id = self.readers[0].request_id
-        if asking.done() or self._call.leaving is Leaving.STAYS:
+        if asking.done() or call.leaving is Leaving.STAYS:
             return
-        if self._call.leaving is Leaving.DROPS:
-            self._record.note(self._call.name, "drops the call")
+        if call.leaving is Leaving.DROPS:
+            self._record.note(call.name, "drops the call")
             self._left = True
             asking.cancel()
+        elif request_id and call.leaving is Leaving.FOREIGN:
+            other = KEYS[OWNER if call.tenant != OWNER else "globex"]
+            self._record.note(call.name, f"{other.tenant} tries to cancel it")
+            foreign = GrpcCaller(call, other.secret, self.readers)
+            await self._fleet.client(CLIENTS).start(
+                foreign.cancel(request_id, self._deadline_s()), f"{call.name}-foreign"
+            )
         elif request_id:
-            self._record.note(self._call.name, "cancels it by its id")
+            self._record.note(call.name, "cancels it by its id")
             self._left = True
-            await self._fleet.client(CLIENTS).start(self._cancel(request_id), f"{self._call.name}-cancel")
-
-    async def _cancel(self, request_id: str) -> None:
-        try:
-            await self._stub.Cancel(pb.CancelRequest(request_id=request_id), timeout=self._deadline_s())
-        except grpc.aio.AioRpcError as error:
-            self._record.note(self._call.name, f"could not cancel: {error.details()}")
+            cancel = self._over_grpc.cancel(request_id, self._deadline_s())
+            if why := await self._fleet.client(CLIENTS).start(cancel, f"{call.name}-cancel"):
+                self._record.note(call.name, f"could not cancel: {why}")
 
     # ---- how it ended -------------------------------------------------------------------------------
 
@@ -127,40 +122,78 @@ class Client:
         if not asking.done():
             self._record.breaks("every call ends by its deadline", name, f"no end after {took_s:.3f} s")
             return "no end"
+        self._check_tenancy()
         if asking.cancelled():
             return "dropped"
         if (fault := asking.exception()) is not None:
             self._record.breaks("what comes can be read", name, repr(fault))
             return "fault"
-        ends = [reader.outcome for reader in self.readers if reader.outcome]
+        ends = self._caller.ends
         outcome = next((word for word in ends if word != FINISHED), FINISHED)
-        if not ends or (self._status is None and len(ends) < len(self.readers)):
-            if self._gateway_may_go:
+        if not self._caller.is_over:
+            if self._plan.may_go(self._call.gateway):
                 return "gateway gone"
-            told = "OK" if self._status is None else f"{self._status.code()} {self._status.details()}"
-            self._record.breaks("one terminal event", name, f"{len(ends)} of {len(self.readers)}: {told}")
+            told = f"{len(ends)} of {len(self.readers)}: {self._caller.details}"
+            self._record.breaks("one terminal event", name, told)
+        if self._key_is_out and not self._caller.is_refused:
+            self._record.breaks("a key that is taken out lets nobody in", name, f"{outcome}")
+        if self._caller.is_refused and self._plan.changes_key(self._call.key):
+            return "refused"
+        self._check_pace(took_s)
         self._check_cause(outcome, took_s)
         return outcome
 
     @property
-    def _gateway_may_go(self) -> bool:
-        return any(one.node == GATEWAY and one.kind is FaultKind.CRASH for one in self._plan.faults)
+    def _is_peaceful(self) -> bool:
+        """Whether nothing has broken so far: a request has one route then."""
+        return not self._record.disturbed and not self._plan.rare
+
+    def _check_tenancy(self) -> None:
+        call, tenancy = self._call, self._fleet.tenancy
+        for reader in self.readers:
+            if reader.request_id:
+                tenancy.admitted(call, reader.request_id)
+            tenancy.check_passages(call, reader.got.passages)
+            if reader.earlier:
+                tenancy.check_earlier_answer(call, reader.earlier)
+            if self._is_peaceful:
+                tenancy.check_cached(call, reader.usage.cached_tokens)
+
+    def _check_pace(self, took_s: float) -> None:
+        """Look whether it waited for what it need not have waited for."""
+        call, plan = self._call, self._plan
+        stalls_s = plan.stalls_s(call.gateway)
+        for reader in self.readers:
+            late_s = 0.0 if reader.first_s is None else reader.first_s - self._began_s - LATE_S - stalls_s
+            if call.ttft_deadline_s and late_s > call.ttft_deadline_s and not call.read_pause_s:
+                self._record.breaks("no first token after its deadline", reader.name, f"{late_s:.3f} s late")
+            if reader.degraded and ASKS[call.ask].strict:
+                self._record.breaks("who may not do without passages does not", reader.name, reader.degraded)
+            if reader.usage.replacements and plan.has_room and self._is_peaceful:
+                what = f"{reader.usage.replacements} times"
+                self._record.breaks("nothing is routed anew where nothing breaks", reader.name, what)
+        if plan.is_quick and took_s > PROMPT_S and not call.read_pause_s:
+            self._record.breaks(
+                "no call waits long where little breaks", call.name, f"it took {took_s:.3f} s"
+            )
 
     def _check_cause(self, outcome: str, took_s: float) -> None:
-        call = self._call
+        """Look whether it had to end like this."""
+        call, ask, plan = self._call, ASKS[self._call.ask], self._plan
         if outcome == CANCELLED and not self._left and not call.read_pause_s:
             self._record.breaks("cancelled only by its client", call.name, f"after {took_s:.3f} s")
         earliest_s = min(self._deadline_s(), call.ttft_deadline_s or DEFAULT_TTFT_DEADLINE_S)
-        if outcome == EXPIRED and took_s < earliest_s - EARLY_S:
+        if outcome == EXPIRED and took_s < earliest_s - EARLY_S and not ask.strict:
             why = f"after {took_s:.3f} s of {earliest_s:.3f} s"
             self._record.breaks("no deadline passes early", call.name, why)
-        plan = self._plan
+        if not may_search(call.tenant, ask.corpus):
+            if outcome == FINISHED:
+                self._record.breaks("no passage across tenants", call.name, f"it searched {ask.corpus}")
+            return
+        if KEYS[call.key].requests_per_min if call.key else 0:
+            return
+        served = plan.can_always_serve and (plan.can_always_search or not ask.strict)
         hurried = call.deadline_s or call.ttft_deadline_s
-        if plan.can_always_serve and (
-            outcome == FAILED or (outcome in (SHED, EXPIRED) and plan.has_room and not hurried)
-        ):
-            self._record.breaks("what can be served is", call.name, f"{outcome} after {took_s:.3f} s")
-
-
-def ended_well(end: pb.Terminal | None) -> bool:
-    return end is not None and end.outcome == pb.OUTCOME_FINISHED
+        if served and (outcome == FAILED or (outcome in (SHED, EXPIRED) and plan.has_room and not hurried)):
+            why = f"{outcome} after {took_s:.3f} s: {self._caller.details}"
+            self._record.breaks("what can be served is", call.name, why)

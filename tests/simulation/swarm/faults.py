@@ -5,16 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from tests.simulation.bus.server_connection import ServerConnection
 from tests.simulation.node import Node, NodeState
-from tests.simulation.swarm.plan import FaultKind, PlannedFault, PlannedNode
+from tests.simulation.swarm.plan import NATS, FaultKind, PlannedFault, PlannedNode
 from tests.simulation.swarm.swarm_fleet import SwarmFleet
 
 LONGEST_COUNT_S = 5.0
 """A node that makes fewer calls than a crash waits for crashes after this."""
+LIST_OF_FIELDS = 0x99
+"""The first byte of each message: msgpack's list of nine."""
 SLOW_STALL_S, SLOW_RUN_S = 0.12, 0.01
 """A slow node gets to its work for so long, again and again, after so long a stall."""
 DRAIN_LIMIT_S = 25.0
 """A drain may take ten seconds for requests and fifteen to close everything."""
+
+
+KEYS_SEEN_S = 1.5
+"""A change of the file of keys counts after so long."""
+
+
+def message_name(subject: bytes, payload: bytes) -> str:
+    """The name of a message of ours, by its first bytes; that of a KV chunk by where it goes."""
+    if subject.startswith(b"penstock.kv."):
+        return "KvChunk"
+    if len(payload) < 2 or payload[0] != LIST_OF_FIELDS:
+        return ""
+    length = payload[1] & 0x1F
+    return payload[2 : 2 + length].decode(errors="replace")
 
 
 class Countdowns:
@@ -63,6 +80,14 @@ class PlannedFaults:
             FaultKind.DRAIN: self._drain,
             FaultKind.JOIN: self._join,
             FaultKind.NATS_RESTART: self._restart_nats,
+            FaultKind.LOST: self._lose,
+            FaultKind.RESETTLED: self._resettle,
+            FaultKind.NO_MEMORY: self._refuse_memory,
+            FaultKind.DISK_FULL: self._last,
+            FaultKind.NO_TRIALS: self._last,
+            FaultKind.SLOW_SEARCH: self._last,
+            FaultKind.KEY_TAKEN: self._take_key,
+            FaultKind.KEYS_SPOILT: self._spoil_keys,
         }
 
     async def happen(self, fault: PlannedFault) -> None:
@@ -71,12 +96,13 @@ class PlannedFaults:
         if self._cannot(fault):
             self._record.note(fault.node, f"({fault.kind.value}: not as it is now)")
             return
+        self._record.disturbed = True
         self._record.note(fault.node, fault.told())
         await self._kinds[fault.kind](fault)
 
     def _cannot(self, fault: PlannedFault) -> bool:
         """A fault comes to who runs, and a newcomer where there is none yet."""
-        if fault.kind is FaultKind.NATS_RESTART:
+        if fault.node == NATS:
             return self._nats_down
         if fault.kind is FaultKind.JOIN:
             return fault.node in self._fleet.up
@@ -86,25 +112,49 @@ class PlannedFaults:
     # ---- of a process -------------------------------------------------------------------------------
 
     async def _crash(self, fault: PlannedFault) -> None:
-        node, crashed = self._nodes[fault.node], asyncio.Event()
+        crashed = await self._before_a_call(fault, lambda: self._end(fault.node))
+        await asyncio.sleep(fault.seconds)
+        if crashed and self._fleet.is_down(fault.node):
+            self._fleet.begin(fault.node)
 
-        def crash() -> None:
-            self._record.note(fault.node, "crashes")
-            self._fleet.crash(fault.node)
-            crashed.set()
+    def _end(self, name: str) -> None:
+        self._record.note(name, "crashes")
+        self._fleet.crash(name)
 
-        self._countdowns.arm(node, fault.calls, crash)
+    async def _before_a_call(self, fault: PlannedFault, what: Callable[[], None]) -> bool:
+        """Do it before the call of its node that the fault names; return whether it was there."""
+        node, done = self._nodes[fault.node], asyncio.Event()
+
+        def do() -> None:
+            what()
+            done.set()
+
+        self._countdowns.arm(node, fault.calls, do)
         try:
             async with asyncio.timeout(LONGEST_COUNT_S):
-                await crashed.wait()
+                await done.wait()
         except TimeoutError:
             self._countdowns.disarm(node)
             if node.state is NodeState.CRASHED:
-                return
-            crash()
-        await asyncio.sleep(fault.seconds)
+                return False
+            do()
+        return True
+
+    async def _refuse_memory(self, fault: PlannedFault) -> None:
+        """It crashes, and each of its next lives gives up as long as this lasts."""
+        if not await self._before_a_call(fault, lambda: self._end(fault.node)):
+            return
+        self._fleet.afflicted[fault.kind, fault.node] += 1
         if self._fleet.is_down(fault.node):
             self._fleet.begin(fault.node)
+        await asyncio.sleep(fault.seconds)
+        self._fleet.afflicted[fault.kind, fault.node] -= 1
+
+    async def _last(self, fault: PlannedFault) -> None:
+        """It lasts, and whoever stands in for a part of the node looks."""
+        self._fleet.afflicted[fault.kind, fault.node] += 1
+        await asyncio.sleep(fault.seconds)
+        self._fleet.afflicted[fault.kind, fault.node] -= 1
 
     async def _pause(self, fault: PlannedFault) -> None:
         node = self._nodes[fault.node]
@@ -144,10 +194,54 @@ class PlannedFaults:
         if self._fleet.is_down(fault.node):
             self._fleet.begin(fault.node)
 
+    async def _resettle(self, fault: PlannedFault) -> None:
+        self._fleet.resettle(fault.node)
+        await self._drain(fault)
+
+    # ---- of its keys --------------------------------------------------------------------------------
+
+    async def _take_key(self, fault: PlannedFault) -> None:
+        keys = self._fleet.keys
+        keys.take_out(fault.key, self._fleet.world.now_s)
+        await asyncio.sleep(fault.seconds)
+        keys.put_back(fault.key)
+        await asyncio.sleep(KEYS_SEEN_S + self._stalls_s(fault.node))
+
+    async def _spoil_keys(self, fault: PlannedFault) -> None:
+        self._record.expected_errors.add("api_keys_unusable")
+        self._fleet.keys.spoil()
+        await asyncio.sleep(fault.seconds)
+        self._fleet.keys.put_right()
+        await asyncio.sleep(KEYS_SEEN_S)
+
     # ---- of the network -----------------------------------------------------------------------------
 
     async def _cut(self, fault: PlannedFault) -> None:
-        self._fleet.cut(fault.node)
+        await self._before_a_call(fault, lambda: self._fleet.cut(fault.node))
+
+    async def _lose(self, fault: PlannedFault) -> None:
+        """The connection breaks on which a message is on its way to whoever it is for."""
+        left, lost = fault.calls, asyncio.Event()
+        delivered = self._fleet.server.on_delivered
+
+        def look(client: ServerConnection, subject: bytes, payload: bytes) -> None:
+            nonlocal left
+            if lost.is_set() or message_name(subject, payload) != fault.message:
+                return
+            left -= 1
+            if left < 0:
+                lost.set()
+                self._record.note(client.name, f"loses {fault.message} with its connection")
+                client.lose()
+
+        delivered.append(look)
+        try:
+            async with asyncio.timeout(fault.seconds):
+                await lost.wait()
+        except TimeoutError:
+            self._record.note(fault.node, f"(no {fault.message} has come)")
+        finally:
+            delivered.remove(look)
 
     async def _partition(self, fault: PlannedFault) -> None:
         self._fleet.network.partition(fault.node)

@@ -6,21 +6,25 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shared.errors import PenstockError
 from tests.simulation.fleet import any_fleet_of
-from tests.simulation.swarm.client import Client, ended_well
+from tests.simulation.swarm.asks import ASKS
+from tests.simulation.swarm.client import Client
 from tests.simulation.swarm.faults import PlannedFaults
+from tests.simulation.swarm.place import Place
 from tests.simulation.swarm.plan import Plan, PlannedCall
 from tests.simulation.swarm.reader import Response
 from tests.simulation.swarm.record import Broken, Event
 from tests.simulation.swarm.swarm_fleet import SwarmFleet
+from tests.simulation.swarm.tenancy import may_search
 from tests.simulation.world import World
 
 READY_S = 60.0
 """A fleet is ready, or ready again, within so much."""
+PEACEFUL_QUIET_S = 3.0
+"""Where nothing has broken nothing is held for longer."""
 QUIET_S = 45.0
 """Longer than any lease: what is held after it is held for ever."""
 WATCH_S = 0.25
@@ -47,12 +51,12 @@ class Played:
         return {one.rule for one in self.broken}
 
 
-def play(plan: Plan, model: Path, undisturbed: Undisturbed) -> Played:
+def play(plan: Plan, place: Place, undisturbed: Undisturbed) -> Played:
     """What a plan comes to; the same again for the same plan."""
     made: list[SwarmFleet] = []
 
     def make(world: World) -> SwarmFleet:
-        made.append(SwarmFleet(plan, model, world))
+        made.append(SwarmFleet(plan, place, world))
         return made[0]
 
     try:
@@ -112,16 +116,30 @@ class _Course:
 
     async def _answer_again(self) -> None:
         """What was asked before is asked once more: a fleet that has healed answers."""
-        asks = sorted({call.ask for call in self._plan.calls})
-        probes = [PlannedCall(100 + ask, 0.0, ask, deadline_s=PROBE_DEADLINE_S) for ask in asks]
+        asked = {(call.ask, call.tenant): call for call in self._plan.calls}
+        probes = [
+            PlannedCall(
+                100 + number,
+                0.0,
+                call.ask,
+                deadline_s=PROBE_DEADLINE_S,
+                edge=call.edge,
+                gateway=call.gateway,
+                key=call.tenant,
+            )
+            for number, (_, call) in enumerate(sorted(asked.items(), key=lambda one: one[0]))
+            if may_search(call.tenant, ASKS[call.ask].corpus)
+        ]
         clients = await asyncio.gather(*map(self._live, probes))
         for probe, client in zip(probes, clients, strict=True):
-            if not all(ended_well(reader.end) for reader in client.readers):
+            if not client.has_finished:
                 self._record.breaks("a fleet that has healed answers", probe.name, "it did not finish")
 
     async def _become_quiet(self) -> None:
         fleet = self._fleet
-        if not await fleet.is_reached(fleet.nothing_held, QUIET_S):
+        fleet.tenancy.check_limits(self._plan)
+        quiet_s = QUIET_S if self._plan.faults or self._plan.rare else PEACEFUL_QUIET_S
+        if not await fleet.is_reached(fleet.nothing_held, quiet_s):
             held = await fleet.all_held()
             self._record.breaks("nothing is held in the end", "world", f"{held}")
         for name, engine in fleet.living_engines():

@@ -36,15 +36,25 @@ class Broken:
 
 
 class Record:
-    """`stop` is set with the first property that is broken: what comes after that says nothing."""
+    """`stop` is set with the first property that is broken: what comes after that says nothing. `folder` is
+    left out of what is noted: it has another name in each process."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, folder: str) -> None:
         self._world = world
+        self._folder = folder
+        self.expected_errors: set[str] = set()
+        """The errors that may be logged: what breaks is their cause."""
         self.events: list[Event] = []
         self.broken: list[Broken] = []
         self.outcomes: Counter[str] = Counter()
         self.stop = asyncio.Event()
+        self.disturbed = False
+        """Whether anything has broken so far."""
         self.closed = False
+
+    @property
+    def now_s(self) -> float:
+        return self._world.now_s
 
     def note(self, who: str, what: str) -> None:
         """Two runs of a seed agree in this too."""
@@ -79,7 +89,9 @@ class Record:
                 f"{name} {one}" for name, one in event.items() if name not in ("event", "exc_info")
             )
             what = f"logs {event['event']}: {said}" + (f" ({error!r})" if event.get("exc_info") else "")
-            if method in ("error", "exception", "critical"):
+            what = what.replace(self._folder, "…")
+            grave = method in ("error", "exception", "critical")
+            if grave and event["event"] not in self.expected_errors:
                 self.breaks(f"no error is logged ({event['event']})", node, what)
             elif not self.closed:
                 self.note(node, what)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from pathlib import Path
 
 from tests.simulation.swarm.draw import draw_plan
+from tests.simulation.swarm.place import Place
 from tests.simulation.swarm.play import Played, Undisturbed, play
 from tests.simulation.swarm.record import Broken
 
@@ -48,12 +48,12 @@ class Tally:
         self.outcomes += end.outcomes
 
 
-def play_seed(seed: int, model: Path, undisturbed: Undisturbed) -> SeedEnd:
+def play_seed(seed: int, place: Place, undisturbed: Undisturbed) -> SeedEnd:
     began_s = time.process_time()
     plan = draw_plan(seed)
-    played = play(plan, model, undisturbed)
+    played = play(plan, place, undisturbed)
     if seed % TWICE_EVERY == 0:
-        again = play(plan, model, undisturbed)
+        again = play(plan, place, undisturbed)
         if again.digest != played.digest:
             played.broken.append(Broken(SAME_TRACE, difference(played, again)))
     cpu_s = time.process_time() - began_s
@@ -68,14 +68,14 @@ def difference(one: Played, other: Played) -> str:
 
 
 def play_seeds(
-    seeds: Iterator[int], model: Path, undisturbed: Undisturbed, *, processes: int, stop_s: float
+    seeds: Iterator[int], place: Place, undisturbed: Undisturbed, *, processes: int, stop_s: float
 ) -> Iterator[SeedEnd]:
     """Yield what comes of each, as it comes; begin no other one after `stop_s` of the monotonic clock."""
     context = multiprocessing.get_context("fork")
     workers: dict[Connection, ForkProcess] = {}
     for _ in range(processes):
         ours, theirs = context.Pipe()
-        worker = context.Process(target=_serve, args=(theirs, model, undisturbed), daemon=True)
+        worker = context.Process(target=_serve, args=(theirs, place, undisturbed), daemon=True)
         worker.start()
         theirs.close()
         workers[ours] = worker
@@ -100,10 +100,10 @@ def play_seeds(
             worker.join()
 
 
-def _serve(seeds: Connection, model: Path, undisturbed: Undisturbed) -> None:
+def _serve(seeds: Connection, place: Place, undisturbed: Undisturbed) -> None:
     while True:
         try:
             seed = seeds.recv()
         except EOFError:
             return
-        seeds.send(play_seed(seed, model, undisturbed))
+        seeds.send(play_seed(seed, place, undisturbed))

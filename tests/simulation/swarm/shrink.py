@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from tests.simulation.swarm.draw import OF_KEYS
 from tests.simulation.swarm.plan import NEEDED_ROLES, ROLES, FaultKind, Plan, PlannedCall
 from tests.simulation.swarm.play import Played
 
@@ -41,6 +42,18 @@ def smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def _smaller_fleets(plan: Plan) -> Iterator[Plan]:
+    if len(plan.gateways) > 1:
+        yield plan.with_one_gateway()
+    if plan.rare:
+        yield replace(plan, rare=0.0)
+    if plan.keyed:
+        unkeyed = tuple(replace(call, key="") for call in plan.calls)
+        yield replace(
+            plan,
+            keyed=False,
+            calls=unkeyed,
+            faults=tuple(one for one in plan.faults if one.kind not in OF_KEYS),
+        )
     for role in ROLES:
         names = plan.names(role)
         if len(names) > (1 if role in NEEDED_ROLES else 0):
@@ -53,7 +66,14 @@ def _smaller_fleets(plan: Plan) -> Iterator[Plan]:
 def _plainer(plan: Plan) -> Iterator[Plan]:
     """Yield plans with a call that is as most are, or a fault that is shorter."""
     for at, call in enumerate(plan.calls):
-        plain = PlannedCall(call.number, call.at_s, call.ask, leaves_after_s=call.leaves_after_s)
+        plain = PlannedCall(
+            call.number,
+            call.at_s,
+            call.ask,
+            leaves_after_s=call.leaves_after_s,
+            gateway=call.gateway,
+            key=call.key,
+        )
         if plain != call:
             yield replace(plan, calls=(*plan.calls[:at], plain, *plan.calls[at + 1 :]))
     for at, fault in enumerate(plan.faults):

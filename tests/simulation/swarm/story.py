@@ -22,11 +22,15 @@ def tell(played: Played) -> str:
 
 
 def _told_plan(plan: Plan) -> Iterator[str]:
-    yield f"seed {plan.seed}: {', '.join(node.name for node in plan.nodes)}, and a gateway"
+    yield f"seed {plan.seed}: {', '.join([*(node.name for node in plan.nodes), *plan.gateways])}"
     yield (
         f"  {plan.kv_blocks} blocks and {plan.max_sequences} sequences an engine; decode computes prompts of "
-        f"up to {plan.local_prefill_tokens} tokens itself"
+        f"up to {plan.local_prefill_tokens} tokens itself, in steps of {plan.batch_tokens}"
     )
+    if plan.offloads:
+        yield "  what gives way there goes to disk"
+    if plan.rare:
+        yield f"  rare paths are taken with a chance of {plan.rare}"
     for node in plan.nodes:
         if node.skew_s or node.drift_ppb:
             yield f"  {node.name}: {node.skew_s:+.3f} s of skew, {node.drift_ppb / 1000:+.1f} ppm of drift"
@@ -37,7 +41,9 @@ def _told_plan(plan: Plan) -> Iterator[str]:
 
 
 def _told_call(call: PlannedCall) -> str:
-    parts = [f"{call.name} asks for {ASKS[call.ask].what}"]
+    parts = [f"{call.name} asks {call.gateway} {call.edge.value} for {ASKS[call.ask].what}"]
+    if call.key:
+        parts.append(f"with the key {call.key}")
     if call.deadline_s:
         parts.append(f"within {call.deadline_s:.3f} s")
     if call.ttft_deadline_s:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,22 @@ from typing import Any
 from shared.engine import Engine
 from shared.errors import PenstockError
 from shared.messages import Held
-from tests.simulation.fleet import GATEWAY, Fleet
+from shared.process.service import Service
+from shared.retrieval.encoders.embedder import Embedder
+from shared.worker.config import EngineServiceConfig
+from tests.simulation.fleet import Fleet
 from tests.simulation.node import Node, NodeState
-from tests.simulation.swarm.plan import Plan, PlannedNode
+from tests.simulation.simulated_embedder import SimulatedEmbedder
+from tests.simulation.simulated_grammars import SimulatedTrials
+from tests.simulation.swarm.full_disk import DiskFile
+from tests.simulation.swarm.keys import KeyFile
+from tests.simulation.swarm.place import Place
+from tests.simulation.swarm.plan import FaultKind, Plan, PlannedNode
 from tests.simulation.swarm.record import Record
+from tests.simulation.swarm.tenancy import Tenancy
 from tests.simulation.world import World
 
+PoolBuffer = Callable[[int], memoryview]
 POLL_S = 0.02
 RESTART_S = 0.5
 """A process that ends with an error is started again after so much."""
@@ -24,24 +35,80 @@ MAX_READY_CALLS = 10_000
 """The most that may be ready at a time in a node that runs."""
 MAX_UNSENT_BYTES = 16 << 20
 """The most that may wait at one end of a connection."""
+SLOW_SEARCH = 100.0
+"""An embedder that searches slowly takes so many times as long."""
+RESETTLED: dict[str, dict[str, Any]] = {
+    "prefill": {"kv_blocks": 64, "max_sequences": 3, "max_batch_tokens": 64},
+    "decode": {"kv_blocks": 64, "max_sequences": 3, "max_batch_tokens": 64},
+    "gateway": {"local_prefill_tokens": 64, "max_replacements": 8},
+}
+"""The settings of a process that comes back with others, by its role."""
 
 
 class SwarmFleet(Fleet):
-    """`up`: who should be there. The gateway is one of them."""
+    """`up`: who should be there, gateways too. `afflicted`: what lasts at which node now."""
 
-    def __init__(self, plan: Plan, model: Path, world: World) -> None:
-        engine = {"kv_blocks": plan.kv_blocks, "max_sequences": plan.max_sequences}
-        gateway = {"local_prefill_tokens": plan.local_prefill_tokens}
-        super().__init__(world, model, {"prefill": engine, "decode": engine, "gateway": gateway})
-        self.record = Record(world)
+    def __init__(self, plan: Plan, place: Place, world: World) -> None:
+        world.rare = plan.rare
+        self.record = Record(world, str(place.own))
+        self.tenancy = Tenancy(self.record)
+        self.keys = KeyFile(place.keys)
+        self.afflicted: Counter[tuple[FaultKind, str]] = Counter()
+        super().__init__(world, place.model, self._planned_settings(plan, place))
         self.up: dict[str, PlannedNode] = {node.name: node for node in plan.nodes}
-        self.up[GATEWAY] = PlannedNode(GATEWAY, 0.0, 0)
+        self.up |= {name: PlannedNode(name, 0.0, 0) for name in plan.gateways}
         self._engines: list[tuple[Node, Engine]] = []
 
-    def build_engine(self, *args: Any, **named: Any) -> Engine:
-        engine = super().build_engine(*args, **named)
+    def _planned_settings(self, plan: Plan, place: Place) -> dict[str, dict[str, Any]]:
+        engine: dict[str, Any] = {
+            "kv_blocks": plan.kv_blocks,
+            "max_sequences": plan.max_sequences,
+            "max_batch_tokens": plan.batch_tokens,
+        }
+        if plan.offloads:
+            engine |= {"offload_dir": str(place.offload), "offload_disk_mb": 1}
+        gateway: dict[str, Any] = {"local_prefill_tokens": plan.local_prefill_tokens}
+        if plan.keyed:
+            gateway["api_keys"] = str(self.keys.path)
+        retriever = dict(place.retriever) if plan.names("retriever") else {}
+        return {"prefill": engine, "decode": engine, "gateway": gateway, "retriever": retriever}
+
+    def resettle(self, name: str) -> None:
+        """The next life of a process has other settings."""
+        self._settings[name] = RESETTLED.get(name.rpartition("-")[0], {})
+
+    # ---- what it stands in for ----------------------------------------------------------------------
+
+    def _suffers(self, kind: FaultKind) -> bool:
+        """Whether the node that asks has this now."""
+        return self.afflicted[kind, self.world.loop.node.name] > 0
+
+    def build_engine(
+        self,
+        config: EngineServiceConfig,
+        model_dir: Path,
+        model_name: str,
+        pool_buffer: PoolBuffer | None = None,
+        **named: object,
+    ) -> Engine:
+        if self._suffers(FaultKind.NO_MEMORY):
+            pool_buffer = _no_memory
+        engine = super().build_engine(config, model_dir, model_name, pool_buffer, **named)
         self._engines.append((self.world.loop.node, engine))
         return engine
+
+    def load_embedder(self, **_: object) -> Embedder:
+        def spend(us: float) -> None:
+            self.world.spend_us(us * (SLOW_SEARCH if self._suffers(FaultKind.SLOW_SEARCH) else 1.0))
+
+        return SimulatedEmbedder(spend).as_embedder()
+
+    def grammar_trials(self, module: str) -> SimulatedTrials:
+        return SimulatedTrials(module, self.world.spend_us, lambda: self._suffers(FaultKind.NO_TRIALS))
+
+    def temporary_file(self, **how: Any) -> DiskFile:
+        """Stand in for the `TemporaryFile` of KV on disk."""
+        return DiskFile(lambda: self._suffers(FaultKind.DISK_FULL), **how)
 
     # ---- lives ------------------------------------------------------------------------------------
 
@@ -98,10 +165,14 @@ class SwarmFleet(Fleet):
 
     # ---- watched ----------------------------------------------------------------------------------
 
-    @property
-    def answers(self) -> bool:
-        """Whether there is a gateway that takes calls."""
-        return self._watcher() is not None
+    def serves(self, gateway: str) -> bool:
+        """Whether there is a gateway of this name that takes calls."""
+        return self._serving(gateway) is not None
+
+    def _serving(self, gateway: str) -> Service[Any] | None:
+        service = self.services.get(gateway)
+        lives = not self.is_down(gateway) and self.world.nodes[gateway].state is NodeState.RUNNING
+        return service if service is not None and lives and service.state == "ready" else None
 
     async def is_reached(self, what: Callable[[], Awaitable[bool]], limit_s: float) -> bool:
         """Look again and again until it is so; return whether it came so far in time."""
@@ -114,12 +185,16 @@ class SwarmFleet(Fleet):
         return True
 
     async def all_ready(self) -> bool:
-        """Whether the gateway sees everybody ready."""
-        watcher = self._watcher()
-        if watcher is None:
-            return False
-        seen = {v.heartbeat.instance for v in watcher.fleet.all() if v.heartbeat.state == "ready"}
-        return self.up.keys() - {GATEWAY} <= seen
+        """Whether each gateway sees everybody ready."""
+        gateways = {name for name in self.up if name.startswith("gateway-")}
+        serving = [self._serving(name) for name in sorted(gateways)]
+        for service in serving:
+            if service is None:
+                return False
+            beats = [view.heartbeat for view in service.fleet.all()]
+            if not self.up.keys() - gateways <= {beat.instance for beat in beats if beat.state == "ready"}:
+                return False
+        return True
 
     async def nothing_held(self) -> bool:
         return not await self.all_held()
@@ -148,3 +223,7 @@ class SwarmFleet(Fleet):
         for node, engine in self._engines:
             if node.state is NodeState.RUNNING:
                 yield node.name, engine
+
+
+def _no_memory(nbytes: int) -> memoryview:
+    raise MemoryError(f"{nbytes} bytes are refused")

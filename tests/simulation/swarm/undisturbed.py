@@ -10,18 +10,20 @@ from pathlib import Path
 
 from tests.simulation.fleet import any_fleet_of
 from tests.simulation.swarm.asks import ASKS
-from tests.simulation.swarm.client import Client, ended_well
-from tests.simulation.swarm.plan import NEEDED_ROLES, Plan, PlannedCall, PlannedNode
+from tests.simulation.swarm.client import Client
+from tests.simulation.swarm.keys import OWNER
+from tests.simulation.swarm.place import Place
+from tests.simulation.swarm.plan import ROLES, Plan, PlannedCall, PlannedNode
 from tests.simulation.swarm.play import READY_S
 from tests.simulation.swarm.reader import Response
 from tests.simulation.swarm.swarm_fleet import SwarmFleet
 
 
-def ask_undisturbed(model: Path) -> list[list[Response]]:
+def ask_undisturbed(place: Place) -> list[list[Response]]:
     """By ask and choice. Raises AssertionError where one does not finish."""
-    nodes = tuple(PlannedNode(f"{role}-0", 0.0, 0) for role in NEEDED_ROLES)
-    plan = Plan(0, nodes, (), ())
-    with any_fleet_of(plan.seed, partial(SwarmFleet, plan, model)) as fleet:
+    nodes = tuple(PlannedNode(f"{role}-0", 0.0, 0) for role in ROLES if role != "speculator")
+    plan = Plan(0, nodes, (), (), keyed=True)
+    with any_fleet_of(plan.seed, partial(SwarmFleet, plan, place)) as fleet:
         return fleet.world.run(_ask_all(fleet, plan))
 
 
@@ -30,13 +32,14 @@ async def _ask_all(fleet: SwarmFleet, plan: Plan) -> list[list[Response]]:
     fleet.begin_missing()
     assert await fleet.is_reached(fleet.all_ready, READY_S)
     clients = [
-        Client(fleet, plan, PlannedCall(number, number * 0.05, number), [None] * ask.n)
+        Client(fleet, plan, PlannedCall(number, number * 0.05, number, key=OWNER), [None] * ask.n)
         for number, ask in enumerate(ASKS)
     ]
     ends = await asyncio.gather(*(client.live() for client in clients))
-    readers = [client.readers for client in clients]
-    assert all(ended_well(one.end) for several in readers for one in several), ends
-    return [[one.got for one in several] for several in readers]
+    assert all(client.has_finished for client in clients), (ends, fleet.record.broken)
+    readers = [one for client in clients for one in client.readers]
+    assert not any(one.degraded for one in readers), [one.degraded for one in readers]
+    return [[one.got for one in client.readers] for client in clients]
 
 
 def save(responses: list[list[Response]], path: Path) -> None:
