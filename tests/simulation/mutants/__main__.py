@@ -20,7 +20,8 @@ from pathlib import Path
 
 import structlog
 
-from tests.simulation.mutants.planted import MUTANTS, Mutant
+from tests.simulation.mutants.mutant import Mutant
+from tests.simulation.mutants.planted import MUTANTS
 from tests.simulation.mutants.swapped import plant
 from tests.simulation.swarm.draw import draw_plan
 from tests.simulation.swarm.place import Place

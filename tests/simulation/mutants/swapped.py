@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
-from tests.simulation.mutants.planted import Mutant
+from tests.simulation.mutants.mutant import Mutant
 
 
 def source_of(module: ModuleType) -> str:

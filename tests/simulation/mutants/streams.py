@@ -1,0 +1,148 @@
+"""Faults in what clients get, and in which route of a request counts."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.mutant import Mutant
+
+STREAMS = (
+    Mutant(
+        "a row that overlaps what the client has is relayed",
+        "services.gateway.scope.token_log",
+        "if position == end:",
+        "if position <= end:",
+    ),
+    Mutant(
+        "a gap is taken for the next row",
+        "services.gateway.scope.token_log",
+        "if position == end:",
+        "if position >= end:",
+    ),
+    Mutant(
+        "a new detokenizer says again what the client has",
+        "services.detokenizer.decoder_session",
+        "self._unsent_text = replayed.text[emitted:]",
+        "self._unsent_text = replayed.text",
+    ),
+    Mutant(
+        "the rest of a replay goes out with every row",
+        "services.detokenizer.decoder_session",
+        '        self._unsent_text = ""\n        self.next_position',
+        "        self.next_position",
+    ),
+    Mutant(
+        "rows that wait for others are decoded at once",
+        "services.detokenizer.decoder_sessions",
+        "if row.position > session.next_position:",
+        "if False:",
+    ),
+    Mutant(
+        "a slow client's event begins where its last row did",
+        "services.gateway.scope.response_buffer",
+        "        self._text_tokens += len(ids)\n",
+        "        self._text_tokens += len(ids)\n        self._text.text.position = position\n",
+    ),
+    Mutant(
+        "a request that was routed anew may have all its tokens again",
+        "services.gateway.session.route_messages",
+        "        prompt_len=len(prompt_ids),\n        block_hashes=packed_hashes,\n"
+        "        sampling=untold if route.prefill else to_tell,",
+        "        prompt_len=len(ids),\n        block_hashes=packed_hashes,\n"
+        "        sampling=untold if route.prefill else to_tell,",
+    ),
+    Mutant(
+        "prefill does not say that its token was the last",
+        "services.prefill.actor",
+        'output.token_ids, output.finish_reason or "")',
+        'output.token_ids, "")',
+    ),
+    Mutant(
+        "rows of any epoch are taken",
+        "services.gateway.scope.session_state",
+        "if epoch != self.epoch or self.finish or",
+        "if self.finish or",
+    ),
+    Mutant(
+        "a new route has the epoch of the one before",
+        "services.gateway.scope.session_state",
+        "self.epoch += 1",
+        "self.epoch = max(1, self.epoch)",
+    ),
+    Mutant(
+        "a decoder of an earlier epoch is not replaced",
+        "services.detokenizer.decoder_sessions",
+        "if current is not None and epoch <= current.epoch:",
+        "if current is not None:",
+    ),
+    Mutant(
+        "a worker keeps the earlier route of a request",
+        "shared.worker.worker_actor",
+        "if earlier.key != job.key:",
+        "if earlier.key == job.key:",
+    ),
+    Mutant(
+        "a text is shown without what a character lacked at its end",
+        "services.detokenizer.decoder_session",
+        "            text += self._decoder.finish()\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a stop string takes the token that completes it",
+        "services.detokenizer.decoder_session",
+        'return _Advance(index + 1, "".join(shown), "stop_string")',
+        'return _Advance(index, "".join(shown), "stop_string")',
+    ),
+    Mutant(
+        "a stream of events ends without its mark",
+        "services.gateway.http.completions.event_stream",
+        '(b"" if last is None else _event(last)) + mark)',
+        '(b"" if last is None else _event(last)))',
+    ),
+    Mutant(
+        "an error behind the head of a stream is told as if nothing had begun",
+        "services.gateway.http.completion_calls",
+        "if failed is not None and not events.started:",
+        "if failed is not None:",
+    ),
+    Mutant(
+        "the end of another choice is not told in a stream of events",
+        "services.gateway.http.completions.choice",
+        "if self._sender is not None and end.outcome == pb.OUTCOME_FINISHED:",
+        "if self._sender is not None and end.outcome == pb.OUTCOME_FINISHED and not self.index:",
+    ),
+    Mutant(
+        "choices of a stream of events share a frame",
+        "services.gateway.http.completions.answer",
+        "frame = self._frames.get(index)",
+        "frame = self._frames.get(0)",
+    ),
+    Mutant(
+        "a draft is taken whatever is drawn",
+        "shared.engine.sampling.sampler",
+        "if reason is not None or token_id != draft:",
+        "if reason is not None:",
+    ),
+    Mutant(
+        "a first token may come at any time before the end",
+        "services.gateway.session.route_watch",
+        "            return self._budget.first_token\n",
+        "            return self._budget.total\n",
+    ),
+    Mutant(
+        "a cancel forbids later routes too",
+        "shared.actor.tombstones",
+        "if stone is not None and epoch <= stone.epoch and",
+        "if stone is not None and",
+    ),
+    Mutant(
+        "a cancel of a route ends later ones",
+        "shared.worker.job_book",
+        "jobs = [job for job in self.of_request(request_id) if job.epoch <= epoch]",
+        "jobs = self.of_request(request_id)",
+    ),
+    Mutant(
+        "an engine that dies convicts whoever it had",
+        "services.gateway.fleet.poison_requests",
+        "guilty = [record for record in struck if record.strikes >= POISON_STRIKES]",
+        "guilty = struck",
+    ),
+)
