@@ -14,6 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from functools import cache
 from itertools import chain, takewhile
 from typing import Any, TypeVar
 
@@ -138,18 +139,24 @@ def _record(cls: type[M], *, whole: bool = False) -> Callable[[Any], M]:
     return check
 
 
+@cache
+def field_names(cls: type[Any]) -> tuple[str, ...]:
+    """Return the names of a record's fields, in their order."""
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
 def _check_length(cls: type[Any], sent: int, *, whole: bool) -> None:
     """Raise ProtocolError where a record of `sent` fields is not one of an earlier or a later version."""
-    fields = dataclasses.fields(cls)
-    if sent > len(fields):
+    names = field_names(cls)
+    if sent > len(names):
         if whole:
             raise UnknownMessage(
-                f"{cls.__name__} has {sent} fields and this service knows {len(fields)} of them: a newer one "
+                f"{cls.__name__} has {sent} fields and this service knows {len(names)} of them: a newer one "
                 "asks for what this one cannot do"
             )
-        _tell_of_newer(cls.__name__, sent, len(fields))
-    elif len(_defaults_at_end(cls)) < len(fields) - sent:
-        raise ProtocolError(f"{cls.__name__} lacks its field {fields[sent].name!r}, which has no default")
+        _tell_of_newer(cls.__name__, sent, len(names))
+    elif len(_defaults_at_end(cls)) < len(names) - sent:
+        raise ProtocolError(f"{cls.__name__} lacks its field {names[sent]!r}, which has no default")
 
 
 def _tell_of_newer(name: str, sent: int, known: int) -> None:
@@ -206,9 +213,6 @@ def _column_checker(hint: Any, *, whole: bool) -> Checker:
 
 MESSAGE_TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(Message)}
 _DECODERS: dict[str, Callable[[Any], Any]] = {name: _record(cls) for name, cls in MESSAGE_TYPES.items()}
-_FIELDS: dict[type[Any], tuple[str, ...]] = {
-    cls: tuple(field.name for field in dataclasses.fields(cls)) for cls in MESSAGE_TYPES.values()
-}
 
 
 def _columns(cls: type[Any]) -> tuple[tuple[str, bool], ...]:
@@ -225,7 +229,8 @@ _COLUMNS: dict[type[Any], tuple[tuple[str, bool], ...]] = {cls: _columns(cls) fo
 def _as_list(record: Any) -> list[Any]:
     """msgpack's fallback for what it cannot pack itself: a nested dataclass becomes its fields."""
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return _said([getattr(record, field.name) for field in dataclasses.fields(record)], type(record))
+        cls = type(record)
+        return _said([getattr(record, name) for name in field_names(cls)], cls)
     raise TypeError(f"{type(record).__name__} cannot cross the bus")
 
 
@@ -246,7 +251,7 @@ def _is_negative_zero(value: object) -> bool:
 
 def encode(message: Message, envelope: Envelope) -> bytes:
     cls = type(message)
-    fields = _said([getattr(message, name) for name in _FIELDS[cls]], cls)
+    fields = _said([getattr(message, name) for name in field_names(cls)], cls)
     head = [
         cls.__name__,
         MEANING_VERSION,

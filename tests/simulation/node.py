@@ -48,6 +48,8 @@ class Node:
         self.state = NodeState.RUNNING
         self.ready: deque[events.Handle] = deque()
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.missed: list[events.Handle] = []
+        """The steps of tasks that a crash has kept from coming: with them the tasks end with the world."""
         self.left: list[asyncio.Task[Any]] = []
         """What a crash has stopped where it was: kept, so that no garbage collection lets it go on."""
         self._drift_ppb = drift_ppb
@@ -63,6 +65,10 @@ class Node:
     def monotonic_ns(self, world_ns: int) -> int:
         """Return what its monotonic clock says when the world's is at `world_ns`."""
         return self._base_ns + world_ns + world_ns * self._drift_ppb // BILLION
+
+    def monotonic_s(self, world_ns: int) -> float:
+        """The same in seconds."""
+        return (self._base_ns + world_ns + world_ns * self._drift_ppb // BILLION) / NANOSECONDS
 
     def world_ns(self, monotonic_s: float) -> int:
         """Return the first moment of the world at which its monotonic clock is not before `monotonic_s`."""
@@ -101,6 +107,7 @@ class Node:
     def crash(self) -> None:
         """Kill it: nothing of it runs any more, also nothing that would clean up."""
         self.state = NodeState.CRASHED
+        self.missed += self.ready
         self.ready.clear()
         self.left = sorted((task for task in self.tasks if not task.done()), key=hash)
         for task in self.left:

@@ -12,6 +12,7 @@ from typing import Any
 from tests.simulation.bus.latency import Latency
 from tests.simulation.bus.network import Cable, Network, ProtocolFactory
 from tests.simulation.bus.pipe import Pipe, Receiver
+from tests.simulation.bus.trace import Trace
 from tests.simulation.bus.transport import MemoryTransport
 from tests.simulation.world import World
 
@@ -20,7 +21,7 @@ class NodeNetwork(Network):
     """Connect nodes: each end of a connection runs in the node that dialled or listened."""
 
     def __init__(self, world: World, latency: Latency) -> None:
-        super().__init__(Random(f"network {world.seed}"), latency)
+        super().__init__(Random(f"network {world.seed}"), latency, Trace(is_kept=False))
         self.world = world
         self._listening: dict[tuple[str, int], Context] = {}
         self._server = Context()

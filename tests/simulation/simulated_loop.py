@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
+from functools import partial
 from random import Random
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ MAX_CALLS_AT_ONE_INSTANT = 200_000
 """So many calls without any time that passes are going round in a circle."""
 NAMED_CALLS = 1_000
 """Of the last of those calls the most frequent ones are named."""
+RUNNING, CRASHED = NodeState.RUNNING, NodeState.CRASHED
 DEFAULT_THREADS = 32
 """Threads of `asyncio.to_thread`, of each node."""
 
@@ -89,7 +91,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         """The monotonic clock of the node that asks."""
-        return self.node.monotonic_ns(self.now_ns) / NANOSECONDS
+        return NODE.get(self.home).monotonic_s(self._now_ns + (self._job_spent_ns or 0))
 
     @property
     def node(self) -> Node:
@@ -156,11 +158,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._dead_timers = 0
 
     def _put(self, handle: events.Handle) -> None:
-        node = node_of(handle, self.home)
-        if node.state is not NodeState.CRASHED:
+        context: Context = internals(handle)._context
+        node = context.get(NODE, self.home)
+        if node.state is not CRASHED:
             if not node.ready:
                 self._with_ready.append(node)
             node.ready.append(handle)
+        elif task_of(handle) is not None:
+            node.missed.append(handle)
+
+    def put_missed(self, node: Node) -> None:
+        """Let tasks of a node that had crashed go on: nothing else would wake them."""
+        missed, node.missed = node.missed, []
+        for handle in missed:
+            if task_of(handle) is not None:
+                self._put(handle)
 
     def _serial(self) -> int:
         self._serials += 1
@@ -191,15 +203,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         if self.before_call is not None:
             self.before_call(node)
-            if node.state is NodeState.CRASHED:
+            if node.state is CRASHED:
+                node.missed.append(handle)
                 return
-        what = what_of(handle)
-        self.trace.called(self._now_ns, node.name, what)
+        self.trace.called(self._now_ns, node.name, what_of(handle))
         internals(handle)._run()
 
     def _able(self) -> list[Node]:
         """Return who runs and has calls that are ready."""
-        able = [node for node in self._with_ready if node.ready and node.state is NodeState.RUNNING]
+        able = [node for node in self._with_ready if node.ready and node.state is RUNNING]
         if not able:
             self._with_ready = [node for node in self._with_ready if node.ready]
         return able
@@ -312,18 +324,19 @@ for _name in REFUSED:
     setattr(SimulatedLoop, _name, _refusing(_name))
 
 
-def node_of(handle: events.Handle, home: Node) -> Node:
-    context: Context = internals(handle)._context
-    return context.get(NODE, home)
+def task_of(handle: Any) -> SimulatedTask | None:
+    """Return the task of which a call is a step."""
+    owner = getattr(handle._callback, "__self__", None)
+    return owner if owner.__class__ is SimulatedTask else None  # type: ignore[return-value]  # it is one
 
 
-def what_of(handle: events.Handle) -> str:
+def what_of(handle: Any) -> str:
     """Say what a call is, the same in each run."""
-    callback = internals(handle)._callback
-    owner = getattr(callback, "__self__", None)
-    if isinstance(owner, asyncio.Task):
-        return owner.get_name()
-    while hasattr(callback, "func"):
+    task = task_of(handle)
+    if task is not None:
+        return task.get_name()
+    callback = handle._callback
+    while callback.__class__ is partial:
         callback = callback.func
     return getattr(callback, "__qualname__", None) or type(callback).__qualname__
 

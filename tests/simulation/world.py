@@ -122,8 +122,10 @@ class World:
 
     def _bury(self) -> None:
         """Let go of what crashed, or was left where a run failed: nobody looks, so it may end as it likes."""
+        self.loop.set_exception_handler(lambda _loop, _context: None)
         for node in self.loop.nodes:
             node.state = NodeState.RUNNING
+            self.loop.put_missed(node)
         left, before = _unended(self.loop.nodes), list[asyncio.Task[Any]]()
         while left != before:
             self.loop.faults.clear()

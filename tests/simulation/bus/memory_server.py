@@ -193,10 +193,11 @@ class MemoryServer:
         if not to.open or client.closed or (client is sender and not client.echo):
             return False
         to.delivered += 1
-        self.trace.note(
-            "delivers", client.number, client.name, to.sid.decode(), subject.decode(errors="replace"),
-            hashlib.blake2b(payload, digest_size=8).hexdigest(),
-        )  # fmt: skip
+        if self.trace.is_kept:
+            self.trace.note(
+                "delivers", client.number, client.name, to.sid.decode(), subject.decode(errors="replace"),
+                hashlib.blake2b(payload, digest_size=8).hexdigest(),
+            )  # fmt: skip
         client.deliver(to, subject, reply, payload, header_bytes)
         for tell in tuple(self.on_delivered):
             tell(client, subject, payload)

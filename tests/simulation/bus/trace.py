@@ -10,14 +10,18 @@ KEPT_EVENTS = 20_000
 
 
 class Trace:
-    """Events with their time in the loop, in the order in which they happened."""
+    """Events with their time in the loop, in the order in which they happened. `is_kept`: else nothing is
+    noted, where a world has a trace of all its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_kept: bool = True) -> None:
+        self.is_kept = is_kept
         self._hash = hashlib.blake2b(digest_size=16)
         self.events: list[str] = []
         self.count = 0
 
     def note(self, event: str, *what: object) -> None:
+        if not self.is_kept:
+            return
         line = f"{asyncio.get_running_loop().time():.9f} {event} {' '.join(map(str, what))}"
         self._hash.update(line.encode())
         self._hash.update(b"\n")
