@@ -192,7 +192,7 @@ class Client:
             return
         if KEYS[call.key].requests_per_min if call.key else 0:
             return
-        served = plan.can_always_serve and (plan.can_always_search or not ask.strict)
+        served = (plan.can_always_serve or plan.is_quick) and (plan.can_always_search or not ask.strict)
         hurried = call.deadline_s or call.ttft_deadline_s
         if served and (outcome == FAILED or (outcome in (SHED, EXPIRED) and plan.has_room and not hurried)):
             why = f"{outcome} after {took_s:.3f} s: {self._caller.details}"

@@ -11,6 +11,7 @@ from tests.simulation.swarm.keys import KEYS
 from tests.simulation.swarm.plan import (
     LOSABLE,
     NATS,
+    OFTEN_LOST,
     OTHER_GATEWAY,
     ROLES,
     Edge,
@@ -45,8 +46,12 @@ WEIGHTS = {
 """How often a kind is drawn where it is not once."""
 MOST_CALLS_TO_BREAK = 200
 """A crash, or a cut, comes up to so many calls of its node after its moment."""
-MOST_TO_LOSE = 4
+MOST_TO_LOSE = 6
 """Of messages that are lost the first, or one of so many."""
+LOSING_SHARE, MOST_LOST = 0.5, 3
+"""The share of seeds in which up to so many messages more are lost that each request needs."""
+LOST_WITHIN_S = 2.0
+"""A message that does not come by then is not lost."""
 LONGEST_FAULT_S = {FaultKind.PAUSE: 14.0, FaultKind.PARTITION: 14.0, FaultKind.DEAF: 8.0, FaultKind.SLOW: 4.0}
 """Leases are 10 s long, and an instance is suspected after 0.75 s. All else lasts up to 2 s."""
 GATEWAY_FAULTS = {FaultKind.CRASH, FaultKind.PAUSE, FaultKind.SLOW, FaultKind.CUT, FaultKind.PARTITION}
@@ -169,6 +174,11 @@ def _draw_faults(random: Random, plan: Plan, lasts_s: float) -> tuple[PlannedFau
         _draw_fault(random, random.choice(kinds), plan, random.uniform(0, lasts_s))
         for _ in range(random.randint(1, MOST_FAULTS))
     ]
+    if random.random() < LOSING_SHARE:
+        faults += [
+            _draw_loss(random, OFTEN_LOST, random.uniform(0, lasts_s))
+            for _ in range(random.randint(1, MOST_LOST))
+        ]
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
@@ -187,11 +197,15 @@ def _draw_fault(random: Random, kind: FaultKind, plan: Plan, at_s: float) -> Pla
     if kind in COUNTED:
         return replace(fault, calls=random.randrange(MOST_CALLS_TO_BREAK))
     if kind is FaultKind.LOST:
-        calls = random.choice((0, random.randrange(MOST_TO_LOSE)))
-        return replace(fault, calls=calls, message=random.choice(LOSABLE), seconds=2.0)
+        return _draw_loss(random, LOSABLE, at_s)
     if kind is FaultKind.KEY_TAKEN:
         return replace(fault, key=random.choice(list(KEYS)), seconds=random.uniform(1.0, 5.0))
     return fault
+
+
+def _draw_loss(random: Random, messages: tuple[str, ...], at_s: float) -> PlannedFault:
+    calls = random.choice((0, random.randrange(MOST_TO_LOSE)))
+    return PlannedFault(at_s, FaultKind.LOST, NATS, LOST_WITHIN_S, calls, random.choice(messages))
 
 
 def _draw_victim(random: Random, kind: FaultKind, plan: Plan) -> str:

@@ -101,12 +101,16 @@ HARMLESS = {
 QUICK = HARMLESS | {FaultKind.LOST, FaultKind.CUT, FaultKind.DROPPED}
 """What costs a call no more than that it is asked again, or routed once more."""
 ENDS_PROCESSES = {FaultKind.CRASH, FaultKind.DRAIN, FaultKind.RESETTLED, FaultKind.NO_MEMORY}
+OFTEN_LOST = (
+    *("Accepted", "Open", "Reserve", "Prefill", "Tokens", "Text", "Lost", "Cancel", "CancelAck"),
+    *("KvChunk", "KvGrant", "KvDone", "KvReceived", "KvCredit", "KvAbort", "KvAbortAck"),
+)
+"""The messages that each request has, or each that is cancelled or routed anew."""
 LOSABLE = (
-    *("Accepted", "Failure", "Tokenize", "Tokenized", "Retrieve", "Retrieved", "Open", "Reserve", "Prefill"),
-    *("Tokens", "Text", "Lost", "Cancel", "CancelAck", "ClientCancel", "LivenessCheck", "HoldReport"),
-    *("HandOver", "Successor", "HandOverDone", "AllowSuccessor", "Warm", "PromptLogprobs", "Heartbeat"),
-    *("KvChunk", "KvGrant", "KvReady", "KvDone", "KvReceived", "KvCredit", "KvMissing", "KvAbort"),
-    *("KvAbortAck", "DraftOpen", "DraftBlock", "DraftCommit", "DraftClose", "DraftResync"),
+    *OFTEN_LOST,
+    *("Failure", "Tokenize", "Tokenized", "Retrieve", "Retrieved", "ClientCancel", "LivenessCheck"),
+    *("HoldReport", "HandOver", "Successor", "HandOverDone", "AllowSuccessor", "Warm", "PromptLogprobs"),
+    *("Heartbeat", "KvMissing", "DraftOpen", "DraftBlock", "DraftCommit", "DraftClose", "DraftResync"),
     *("BeginKeyUses", "KeyUsesBegun", "SettleKeyUse", "ClaimKey", "KeyClaimed"),
     *("LookUpResponse", "ResponseFound", "KeepResponse", "CiteAnswer", "AnswerCited"),
 )
