@@ -171,6 +171,8 @@ class Service(Generic[C]):
 
     async def open(self) -> None:
         """Metrics first, so that /live answers while the rest is still to come."""
+        loop = asyncio.get_running_loop()
+        metrics.TASKS.set_function(lambda: len(asyncio.all_tasks(loop)))  # asked by another thread
         await self.http.start(self.config.metrics_host, self.config.metrics_port)
         self._resources.push_async_callback(self.http.close)
         self.credentials = _credentials(self.config)

@@ -124,6 +124,11 @@ SHED = Counter(
     "penstock_shed_total", "Requests that were refused for want of room or time.", ["hop", "reason"]
 )
 """reason: key, sessions, calls, wait, ttft, priority, drain are the gateway's own; full is others' word."""
+RESUMED_STREAMS = Counter(
+    "penstock_resumed_streams_total",
+    "Streams of other gateways that clients wanted to go on with here: resumed, or the code of the error.",
+    ["result"],
+)
 DEGRADED_REQUESTS = Counter(
     "penstock_degraded_requests_total", "Requests that were answered with less.", ["what"]
 )
@@ -267,6 +272,7 @@ DROPPED_MESSAGES = Counter("penstock_dropped_messages_total", "Messages dropped 
 PROTOCOL_ERRORS = Counter("penstock_protocol_errors_total", "Bytes that are not a message of ours.", ["code"])
 RECONNECTS = Counter("penstock_reconnects_total", "Reconnections to NATS.")
 CLOCK_SKEW = Gauge("penstock_clock_skew_seconds", "This clock minus the clock of the origin.", ["origin"])
+TASKS = Gauge("penstock_tasks", "Tasks of the process's event loop.")
 ACTOR_RESTARTS = Counter(
     "penstock_actor_restarts_total", "Actors and tasks restarted after a crash.", ["name"]
 )
@@ -281,6 +287,7 @@ COMMON: tuple[MetricFamily, ...] = (
     PROTOCOL_ERRORS,
     RECONNECTS,
     STALE_MESSAGES,
+    TASKS,
 )
 """The metrics that every service shows."""
 _ADAPTERS: tuple[MetricFamily, ...] = (ADAPTERS, ADAPTERS_STALE)
@@ -315,6 +322,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         REQUESTS_RUNNING,
         REQUESTS_WAITING,
         RESPONSE_CACHE_ASKS,
+        RESUMED_STREAMS,
         SHED,
         TENANT_TOKENS,
         TIME_TO_FIRST_TOKEN,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -117,13 +118,17 @@ async def seen(fleet: FleetView, state: str) -> InstanceView:
 
 
 async def status(address: str, path: str) -> int:
+    return int((await page(address, path)).split(" ", 2)[1])
+
+
+async def page(address: str, path: str) -> str:
     host, port = address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
     answer = await reader.read()
     writer.close()
     await writer.wait_closed()
-    return int(answer.split(b" ", 2)[1])
+    return answer.decode()
 
 
 async def ask(bus: Bus, message: Any) -> Any:
@@ -138,7 +143,8 @@ async def test_a_service_serves_shows_itself_and_ends_with_0_on_sigterm(
     beat = view.heartbeat
     assert beat.pid == process.child.pid
     assert await status(beat.metrics, "/ready") == 200
-    assert await status(beat.metrics, "/metrics") == 200
+    (tasks,) = re.findall(r"^penstock_tasks (\d+)", await page(beat.metrics, "/metrics"), re.MULTILINE)
+    assert int(tasks) > 1
     assert await ask(bus, Retrieve("x", 5, False)) == Accepted(5)
     assert await ask(bus, AuditRequest()) == AuditReport("retriever", "retriever-0", beat.incarnation, ())
     process.signal(signal.SIGTERM)

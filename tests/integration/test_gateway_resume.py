@@ -32,6 +32,7 @@ from tests.integration.gateway_peers import Fleet, Running, default_answer, flee
 from tests.integration.test_gateway_api_keys import Client, write
 from tests.support.client import Answer, generate
 from tests.support.http import call, http_client
+from tests.support.metric import value
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
@@ -39,6 +40,8 @@ PROMPT = (104, 101, 108, 108, 111)
 DRAWN = (97, 98, 99)
 OLD = "gateway-0.abcdef"
 LEFT_S = 60.0
+LOST = StreamLost("not here", hop="decode")
+RESUMED = "penstock_resumed_streams_total"
 
 
 def asked(**fields: Any) -> pb.GenerateRequest:
@@ -151,9 +154,8 @@ async def test_a_client_that_has_all_of_a_finished_stream_gets_its_end_alone(nat
 
 
 async def test_a_stream_that_nobody_has_is_lost_by_name(nats_url: str) -> None:
-    lost = StreamLost("not here", hop="decode")
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
-        peers["decode-0"].answers = lambda message: lost if isinstance(message, TakeOver) else None
+        peers["decode-0"].answers = lambda message: LOST if isinstance(message, TakeOver) else None
         await running.knows("decode", 1)
         answer = await resumed(running, resume())
     assert answer.status is grpc.StatusCode.NOT_FOUND
@@ -172,6 +174,33 @@ async def test_a_worker_that_does_not_answer_may_have_the_stream(nats_url: str) 
     assert answer.status is grpc.StatusCode.UNAVAILABLE
     assert answer.end is not None
     assert answer.end.error.retry_after_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "request_of", "result"),
+    [
+        (keeping(), resume, "resumed"),
+        (lambda message: LOST if isinstance(message, TakeOver) else None, resume, "stream_lost"),
+        (keeping(), lambda: resume(left_s=-1.0), "expired"),
+        (keeping(), lambda: resume(received=99), "invalid_request"),
+    ],
+)
+async def test_what_becomes_of_a_resume_is_counted(
+    nats_url: str,
+    answers: Callable[[Message], PeerAnswer],
+    request_of: Callable[[], pb.ResumeRequest],
+    result: str,
+) -> None:
+    before = value(RESUMED, result=result)
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        peers["decode-0"].answers = answers
+        await running.knows("decode", 1)
+        stream = asyncio.create_task(resumed(running, request_of()))
+        if result == "resumed":
+            envelope, _ = await peers.placed()
+            await peers.text(envelope.request_id, len(PROMPT) + 2, "c", finish="stop")
+        await stream
+    assert value(RESUMED, result=result) == before + 1
 
 
 async def test_a_token_of_another_request_takes_nothing_over(nats_url: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from services.gateway.request.choices import Choices
+from services.gateway.request.resume_count import failed_resume_counted
 from services.gateway.request.resume_token import ResumePoint
 from services.gateway.scope.call_identity import OWN_REQUEST_ID, REQUEST_ID
 from services.gateway.scope.outcome import Outcome
@@ -37,9 +38,10 @@ class CallSessions:
         resumed: ResumePoint | None = None,
     ) -> Self:
         """Raises why one is not taken; then none is."""
-        opened = await ingress.open_sessions(
-            key, choices, call_remaining_s=call_remaining_s, cache_salt=cache_salt, resumed=resumed
-        )
+        with failed_resume_counted(resumed):
+            opened = await ingress.open_sessions(
+                key, choices, call_remaining_s=call_remaining_s, cache_salt=cache_salt, resumed=resumed
+            )
         return cls(opened)
 
     @property

@@ -26,6 +26,7 @@ from services.gateway.prompt.preprocessor import Preprocessor
 from services.gateway.prompt.stream_takeover import StreamTakeover
 from services.gateway.prompt.warmer import Warmer
 from services.gateway.request.request import Request
+from services.gateway.request.resume_count import count_resumed, failed_resume_counted
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
@@ -264,7 +265,9 @@ class Session:
         """Return what to route; None when an earlier answer is on its way out."""
         resumed = self.request.resumed
         if resumed is not None:
-            prompt = await StreamTakeover(self._scope, resumed).take_over()
+            with failed_resume_counted(resumed):
+                prompt = await StreamTakeover(self._scope, resumed).take_over()
+            count_resumed()
             self._watch.last_token_s = SYSTEM_CLOCK.monotonic_s()  # the next one is waited for from now on
             return prompt
         preparation = Preparation(
