@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from services.launcher.corpus_options import NONE, said_corpora
 from services.launcher.role_settings import settings_of, stack_problems
@@ -21,6 +20,7 @@ from services.launcher.up_arguments import (
     build_up_parser,
 )
 from shared.blocks.block_hash import FLEET_KEY_BYTES
+from shared.bus.addresses import MAX_SERVERS, are_server_urls
 from shared.config.config_file import ConfigFile, find_config_file
 from shared.config.fields import ConfigError
 from shared.config.settings import STACK_SOURCE, OptionValue, Setting, Settings, SourceKind
@@ -291,6 +291,9 @@ def _port(parser: argparse.ArgumentParser, option: str, port: int | None) -> int
 
 
 def _nats_url(parser: argparse.ArgumentParser, url: str | None) -> str | None:
-    if url and (urlsplit(url).scheme not in ("nats", "tls") or not urlsplit(url).hostname):
-        parser.error(f"--nats-url {url} is not a NATS address; write nats://HOST:PORT")
+    if url and not are_server_urls(url):
+        parser.error(
+            f"--nats-url {url} is not a NATS address; write nats://HOST:PORT, or up to {MAX_SERVERS} of a "
+            "cluster with commas between them"
+        )
     return url or None

@@ -30,7 +30,7 @@ from services.launcher.watch.start_watch import StartWatch
 from services.launcher.watch.stopped_watch import StoppedWatch
 from services.launcher.watch.troubles import Troubles
 from shared.bus import Bus, Delivery
-from shared.bus.connection import without_password
+from shared.bus.addresses import without_password
 from shared.bus.credentials import load_credentials
 from shared.bus.fleet_state import HEARTBEAT_S
 from shared.bus.permissions import OPERATOR

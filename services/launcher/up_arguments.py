@@ -65,7 +65,11 @@ def build_up_parser() -> argparse.ArgumentParser:
         action="append",
         help="documents to answer from (default: Penstock's own documentation); may be given several times",
     )
-    parser.add_argument("--nats-url", metavar="URL", help="use this NATS instead of an embedded one")
+    parser.add_argument(
+        "--nats-url",
+        metavar="URL[,URL]",
+        help="use this NATS instead of an embedded one; of a cluster name every server",
+    )
     parser.add_argument("--grpc-host", help="address the gateways listen on (default 127.0.0.1)")
     parser.add_argument(
         "--grpc-port",

@@ -24,9 +24,17 @@ import structlog
 from nats.aio.msg import Msg
 from nats.aio.transport import Transport
 
+from shared.bus.addresses import server_urls, without_password
 from shared.bus.bulk_stream import BulkSink, BulkStream
-from shared.bus.client import BusClient, is_refusal, login, refusal
-from shared.bus.connection import bounded, without_password
+from shared.bus.client import (
+    MAX_OUTSTANDING_PINGS,
+    PING_INTERVAL_S,
+    BusClient,
+    is_refusal,
+    login,
+    refusal,
+)
+from shared.bus.connection import bounded
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
 from shared.bus.refusals import Refusals
@@ -35,8 +43,6 @@ from shared.errors import InvalidRequest, TooLarge, Unavailable
 FIRST_CONNECT_S = 15.0
 DEFAULT_PORT = 4222
 RECONNECT_WAIT_S = 0.05
-PING_INTERVAL_S = 2
-MAX_OUTSTANDING_PINGS = 2
 SEND_TIMEOUT_S = 5.0
 """A send that the socket does not take for so long fails: the server is stuck or gone."""
 CLOSE_TIMEOUT_S = 2.0
@@ -126,6 +132,10 @@ class _BulkTransport(Transport):
         if self.stream is not None and self.stream.transport is not None:
             self.stream.transport.close()
 
+    def abort(self) -> None:
+        if self.stream is not None and self.stream.transport is not None:
+            self.stream.transport.abort()
+
     def at_eof(self) -> bool:
         return self.stream is None or (self.stream.eof and not self.stream.unread)
 
@@ -140,6 +150,9 @@ class _BulkClient(BusClient):
         super().__init__()
         self.bulk = _BulkTransport()
         self._transport = self.bulk
+
+    def _abort(self) -> None:
+        self.bulk.abort()
 
 
 class BulkConnection:
@@ -165,7 +178,7 @@ class BulkConnection:
         connection._refusals = Refusals(client, name, shown_url, credentials, RECONNECT_WAIT_S)
         try:
             call = client.connect(
-                url,
+                server_urls(url),
                 name=name,
                 **login(url, credentials),
                 error_cb=connection._on_error,
@@ -186,6 +199,7 @@ class BulkConnection:
                 "is nats-server running there?"
             ) from error
         connection._opened = True
+        connection._refusals.ended()
         return connection
 
     @property
@@ -261,7 +275,7 @@ class BulkConnection:
     async def _on_error(self, error: Exception) -> None:
         # Nothing may be raised from here once it is open: it would end nats-py's read loop.
         self._last_error = error
-        if is_refusal(error) and not self._opened:
+        if is_refusal(error) and not self._opened and self._client.is_refused_everywhere():
             raise error  # the only way out of a first connect that goes on for ever
         if self._refusals.take(error) or self._denials.take(error):
             return  # a refusal that stays ends the process by its control connection

@@ -1,4 +1,4 @@
-"""nats-py's client, except for four things.
+"""nats-py's client, except for some things.
 
 It does not tell a password to a server that says it has no TLS. nats-py encrypts when the server asks for
 it. A server in between that does not ask would get everything in the clear: who wants TLS must be able to
@@ -13,6 +13,11 @@ new passwords: it connects again, and is let in or refused like others.
 Nothing that is read ends its read loop, after which a connection looks open and hears nothing until, six
 seconds later, its own pings tell. nats-py's ends over the PONG of a flush that was given up, and over a
 subject that is no UTF-8.
+
+Of several servers it goes to another one when it loses one, to that which it has tried longest ago. nats-py
+draws one, and may draw the one that hangs. It waits for no byte that the lost one does not take any more, and
+asks more often whether its server lives: there is another one to go to. It leaves a server that has lost the
+rest of its cluster (`shared.bus.cluster_watch`).
 """
 
 from __future__ import annotations
@@ -21,13 +26,24 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import ParseResult
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
+from shared.bus.addresses import wants_tls
+from shared.bus.cluster_watch import ClusterWatch
 from shared.bus.credentials import Credentials
+from shared.deadline import SYSTEM_CLOCK
+
+PING_INTERVAL_S = 2
+MAX_OUTSTANDING_PINGS = 2
+"""A server that leaves so many unanswered counts as gone when the next one is due."""
+CLUSTER_PING_INTERVAL_S = 0.5
+"""The time between pings where there are several servers: one that hangs is left after 1.5 s."""
+MAX_KNOWN_SERVERS = 64
+"""The most servers that are kept as places to go to: an upgrade of a cluster may give them new addresses."""
 
 
 class NoTls(nats.errors.Error):
@@ -48,11 +64,62 @@ class BusClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._takers: dict[int, Take] = {}
+        self._cluster = ClusterWatch(self._move_to)
+        self._advertised: frozenset[str] = frozenset()
+        """The servers of which ours has said last that it reaches them, as HOST:PORT."""
+        self._wanted = ""
+        self._refusing: set[str] = set()
 
     def hand_over(self, subscription: Subscription, take: Take) -> None:
         """Hand its messages to `take` from now on, all but those with headers, which no message of ours
         has."""
         self._takers[subscription._id] = take  # noqa: SLF001 - what messages name it by
+
+    def is_refused_everywhere(self) -> bool:
+        """The server that we came to refuses us: return whether all that were named have."""
+        if self._current_server is not None:
+            self._refusing.add(self._current_server.uri.netloc)
+        return self._refusing >= {each.uri.netloc for each in self._server_pool if not each.discovered}
+
+    async def _move_to(self, address: str) -> bool:
+        if not self.is_connected:
+            return False
+        self._wanted = address
+        self._abort()
+        await self.force_reconnect()
+        return True
+
+    def _abort(self) -> None:
+        """Close the socket, and do not wait until the server has taken what was sent."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def _process_op_err(self, e: Exception) -> None:
+        if not (self.is_closed or self.is_reconnecting):
+            self._abort()
+            if self._current_server is not None and len(self._server_pool) > 1:
+                self._current_server.last_attempt = SYSTEM_CLOCK.monotonic_s()
+        await super()._process_op_err(e)
+
+    async def _attempt_reconnect(self) -> None:
+        self._cluster.stop()
+        await super()._attempt_reconnect()
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        self._cluster.stop()
+        await super()._close(status, do_cbs)
+
+    async def _select_next_server(self) -> None:
+        self._server_pool.sort(
+            key=lambda each: (
+                _place(each.uri) != self._wanted,
+                each.discovered and each.uri.netloc not in self._advertised,
+                each.last_attempt or 0.0,
+            )
+        )
+        self._wanted = ""
+        await super()._select_next_server()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         take = self._takers.get(sid)
@@ -90,12 +157,31 @@ class BusClient(Client):
         if initial_connection and "tls" in self.options and not info.get("tls_required"):
             raise NoTls
         await super()._process_info(info, initial_connection)
+        if urls := info.get("connect_urls"):
+            self._note_cluster(frozenset(map(str, urls)))
+        several = len(self._server_pool) > 1
+        self.options["ping_interval"] = CLUSTER_PING_INTERVAL_S if several else PING_INTERVAL_S
+
+    def _note_cluster(self, advertised: frozenset[str]) -> None:
+        self._advertised = advertised
+        pool = self._server_pool
+        gone = [each for each in pool if each.discovered and each.uri.netloc not in advertised]
+        for each in gone[: max(0, len(pool) - MAX_KNOWN_SERVERS)]:
+            pool.remove(each)
+        known = [_place(each.uri) for each in pool]
+        named = sum(not each.discovered for each in pool)
+        self._cluster.heard(advertised, known, named)
+
+
+def _place(uri: ParseResult) -> str:
+    """Return HOST:PORT, as servers tell it of each other."""
+    return uri.netloc.rpartition("@")[2]
 
 
 def login(url: str, credentials: Credentials | None) -> dict[str, Any]:
     """The options of nats-py that say who we are and whom we trust."""
     own_ca = credentials.tls_context() if credentials else None
-    by_url = ssl.create_default_context() if urlsplit(url).scheme == "tls" else None
+    by_url = ssl.create_default_context() if wants_tls(url) else None
     return {
         "user": (credentials and credentials.user) or None,
         "password": (credentials and credentials.password) or None,

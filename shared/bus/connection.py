@@ -12,12 +12,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
-from urllib.parse import urlsplit
 
 import nats.errors
 import structlog
 
-from shared.bus.client import BusClient, is_refusal, login, refusal
+from shared.bus.addresses import server_urls, without_password
+from shared.bus.client import (
+    MAX_OUTSTANDING_PINGS,
+    PING_INTERVAL_S,
+    BusClient,
+    is_refusal,
+    login,
+    refusal,
+)
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
 from shared.bus.open_asks import OpenAsks
@@ -31,8 +38,6 @@ log = structlog.get_logger()
 
 FIRST_CONNECT_S = 10.0
 RECONNECT_WAIT_S = 0.05
-PING_INTERVAL_S = 2
-MAX_OUTSTANDING_PINGS = 2
 PENDING_BYTES = 4 << 20
 """Most bytes that wait for the socket, or for a reconnection, before a publish is refused."""
 FLUSH_TIMEOUT_S = 2
@@ -40,7 +45,7 @@ DRAIN_TIMEOUT_S = 2.0
 
 
 class Connection:
-    """A nats-py client that raises the errors of shared.errors."""
+    """A nats-py client that raises the errors of shared.errors. `url` names one server, or a cluster's."""
 
     def __init__(self, url: str, name: str) -> None:
         self.url = without_password(url)
@@ -62,8 +67,8 @@ class Connection:
 
     @classmethod
     async def open(cls, url: str, *, name: str, credentials: Credentials | None = None) -> Connection:
-        """Raises Unavailable when no server answers within FIRST_CONNECT_S, at once when it refuses us or is
-        not to be trusted."""
+        """Raises Unavailable when no server answers within FIRST_CONNECT_S, at once when each refuses us or
+        is not to be trusted."""
         self = cls(url, name)
         self._answers = answers(credentials.user if credentials else "")
         self.refusals = Refusals(self.client, name, self.url, credentials, RECONNECT_WAIT_S)
@@ -80,11 +85,12 @@ class Connection:
                 f"({_sentence(why)}); start one there or set PENSTOCK_NATS_URL"
             ) from error
         self._opened = True
+        self.refusals.ended()
         return self
 
     def _options(self, url: str, credentials: Credentials | None) -> dict[str, Any]:
         return {
-            "servers": [url],
+            "servers": server_urls(url),
             "name": self.name,
             **login(url, credentials),
             "inbox_prefix": self._answers,
@@ -199,7 +205,7 @@ class Connection:
         told_why = isinstance(self._last_error, nats.errors.Error)
         if not (told_why and isinstance(error, ConnectionResetError)):
             self._last_error = error
-        if is_refusal(error) and not self._opened:
+        if is_refusal(error) and not self._opened and self.client.is_refused_everywhere():
             raise error  # the only way out of a first connect that goes on for ever
         if self.refusals.take(error):
             self._check_final()
@@ -252,11 +258,6 @@ async def bounded(call: Coroutine[Any, Any, None], seconds: float) -> None:
         await task
     finally:
         await cancel_until_done(task)
-
-
-def without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2]) if "@" in parts.netloc else url
 
 
 def _sentence(error: object) -> str:

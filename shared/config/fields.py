@@ -39,6 +39,8 @@ _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
 
+_NATS_URL = r"(nats|tls)://[^\s/,][^\s,]*"
+
 MAX_PROBLEMS_CHARS = 1 << 16
 """All that is wrong with a configuration is told at once; of more than this the middle is left out."""
 
@@ -100,7 +102,9 @@ class ServiceConfig:
     [common] and [model]."""
 
     nats_url: str = field_of(
-        "nats://127.0.0.1:4222", help="URL of the NATS server", pattern=r"(nats|tls)://[^\s/].*"
+        "nats://127.0.0.1:4222",
+        help="URL of the NATS server, or of each server of a cluster, with commas between them",
+        pattern=rf"{_NATS_URL}(,{_NATS_URL}){{0,15}}",
     )
     nats_credentials: str = field_of(
         "",

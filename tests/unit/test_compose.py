@@ -12,6 +12,7 @@ from services.cli.fleet.secrets import FOLDERS, build_secrets_parser
 from services.gateway.config import GatewayConfig
 from services.gateway.connection_places import fit_connections
 from services.launcher.role_settings import config_type
+from shared.bus.addresses import server_urls
 from shared.config.settings import load_config
 from shared.roles import REQUIRED_ROLES, ROLES
 from tests.support.yaml_text import yaml_document
@@ -201,8 +202,22 @@ def test_on_an_encrypted_bus_everybody_finds_the_certificate_that_the_credential
     assert flags == ["--tls", "--tlscert", f"{served}/tls.crt", "--tlskey", f"{served}/tls.key"]
 
 
+def test_a_bus_of_three_servers_is_what_everybody_is_told_of() -> None:
+    """All three are as the one of the plain stack, and read the same configuration, which names them."""
+    over, plain = described("compose.nats.yaml")["services"], described()["services"]["nats"]
+    named = ["nats", *(name for name in over if name.startswith("nats"))]
+    assert over["nats-2"] == over["nats-3"] == plain
+    options = build_secrets_parser().parse_args(over["secrets"]["command"][2:])
+    assert options.nats_servers.split(",") == named
+    for name in (*ROLES, *(f"{role}-second" for role in REQUIRED_ROLES), "cli"):
+        assert server_urls(over[name]["environment"]["PENSTOCK_NATS_URL"]) == [
+            f"nats://{server}:4222" for server in named
+        ]
+
+
 def test_every_variable_is_told_of() -> None:
-    files = [(COMPOSE / name).read_text() for name in ("compose.yaml", "compose.tls.yaml")]
+    names = ("compose.yaml", "compose.tls.yaml", "compose.nats.yaml")
+    files = [(COMPOSE / name).read_text() for name in names]
     used = {name for text in files for name, _ in VARIABLE.findall(text)}
     told = set(re.findall(r"`(\w+)`", (COMPOSE / "README.md").read_text()))
     assert used <= told

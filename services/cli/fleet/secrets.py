@@ -26,6 +26,10 @@ CREDENTIALS_NAME = "credentials.toml"
 KEY_NAME = "fleet_key"
 FOLDERS = (SERVER, OPERATOR, *ROLES)
 LISTEN = "port: 4222\n"
+ROUTE_USER = "route"
+ROUTE_PORT = 6222
+ROUTE_PING_S = 1
+"""A server sees after three times that that it has lost another one without a word."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,7 +38,8 @@ def main(argv: Sequence[str]) -> int:
     if bool(args.tls_cert) != bool(args.tls_key) or (args.tls_cert and not args.tls_ca):
         parser.error("--tls-cert and --tls-key come together, and with --tls-ca")
     try:
-        made = write_fleet_secrets(args.dir, args.tls_ca, args.tls_cert, args.tls_key)
+        servers = [host for host in args.nats_servers.split(",") if host]
+        made = write_fleet_secrets(args.dir, args.tls_ca, args.tls_cert, args.tls_key, servers)
     except OSError as error:
         print(f"penstock secrets: {args.dir} cannot be written ({error.strerror})", file=sys.stderr)
         return EXIT_FAILED
@@ -60,6 +65,13 @@ def build_secrets_parser() -> argparse.ArgumentParser:
         required=True,
         help=f"gets a folder each: {', '.join(FOLDERS)}; may be mounts",
     )
+    new.add_argument(
+        "--nats-servers",
+        metavar="HOST,HOST",
+        default="",
+        help=f"the servers of a cluster, which all get the same configuration and find each other at port "
+        f"{ROUTE_PORT} of these hosts, with a password of their own",
+    )
     for option, what in (
         ("--tls-ca", "the certificates that the server's must be signed by: then TLS is a must"),
         ("--tls-cert", "a service's own certificate, for a server that wants to see one"),
@@ -69,8 +81,10 @@ def build_secrets_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def write_fleet_secrets(folder: Path, tls_ca: str = "", tls_cert: str = "", tls_key: str = "") -> bool:
-    """Return whether they had to be made. Raises OSError.
+def write_fleet_secrets(
+    folder: Path, tls_ca: str = "", tls_cert: str = "", tls_key: str = "", servers: Sequence[str] = ()
+) -> bool:
+    """Return whether they had to be made. `servers` are the hosts of a cluster's. Raises OSError.
 
     The files of certificates are named as services will find them; they need not be there now.
     The server's file is the last one: when it is there, so are the others, and all belong together.
@@ -88,5 +102,17 @@ def write_fleet_secrets(folder: Path, tls_ca: str = "", tls_cert: str = "", tls_
         if one.user != OPERATOR:
             write_secret(folder / one.user / KEY_NAME, fleet_key + "\n")
     entries = zip(users, (one.password for one in credentials), strict=True)
-    write_secret(folder / SERVER / CONFIG_NAME, LISTEN + authorization(entries) + "\n")
+    config = LISTEN + authorization(entries) + "\n" + (_cluster(servers) if servers else "")
+    write_secret(folder / SERVER / CONFIG_NAME, config)
     return True
+
+
+def _cluster(hosts: Sequence[str]) -> str:
+    """The part of a nats-server's configuration that makes it one of these and lets no other one in."""
+    password = Credentials.random(ROUTE_USER).password
+    routes = [f'"nats://{ROUTE_USER}:{password}@{host}:{ROUTE_PORT}"' for host in hosts]
+    return (
+        f'cluster: {{ name: penstock, port: {ROUTE_PORT}, ping_interval: "{ROUTE_PING_S}s", ping_max: 2\n'
+        f'  authorization: {{ user: "{ROUTE_USER}", password: "{password}" }}\n'
+        f"  routes: [{', '.join(routes)}] }}\n"
+    )

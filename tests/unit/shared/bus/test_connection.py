@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shared.bus.connection import _sentence, bounded, without_password
+from shared.bus.connection import _sentence, bounded
 
 
 async def test_a_call_that_swallows_cancellations_still_ends() -> None:
@@ -32,19 +32,6 @@ async def test_the_error_of_a_call_in_time_is_its_own() -> None:
 
     with pytest.raises(OSError, match="refused"):
         await bounded(broken(), 5.0)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("nats://host:4222", "nats://host:4222"),
-        ("nats://user:secret@host:4222", "nats://host:4222"),
-        ("nats://token@host", "nats://host"),
-        ("", ""),
-    ],
-)
-def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    assert without_password(url) == shown
 
 
 @pytest.mark.parametrize(

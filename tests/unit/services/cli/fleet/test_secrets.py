@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import tomllib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from services.cli.__main__ import main
-from services.cli.fleet.secrets import FOLDERS, LISTEN
+from services.cli.fleet.secrets import FOLDERS, LISTEN, ROUTE_PORT
 from shared.bus import Bus
+from shared.bus.cluster_watch import servers_reached_from
 from shared.bus.credentials import load_credentials
 from shared.bus.nats_server import NatsServer
 from shared.config.fields import ServiceConfig
 from shared.config.settings import load_config
 from shared.errors import Unavailable
 from shared.roles import ROLES
+from shared.seams.chance import CHANCE
+from tests.support.wait import until
 
 
 def made(folder: Path) -> Path:
@@ -53,6 +59,39 @@ def test_half_of_the_certificates_is_refused(
         main(["secrets", "new", "--dir", str(tmp_path), *options])
     assert caught.value.code == 2
     assert "--tls-cert and --tls-key come together, and with --tls-ca" in capsys.readouterr().err
+
+
+@asynccontextmanager
+async def servers_of(config: str, *hosts: str) -> AsyncIterator[list[NatsServer]]:
+    """A server at each host, all with this configuration but for where they listen."""
+    async with AsyncExitStack() as stack:
+        servers = []
+        for host in hosts:
+            own = config.removeprefix(LISTEN).replace(f"port: {ROUTE_PORT}", f'listen: "{host}:{ROUTE_PORT}"')
+            servers.append(NatsServer(host, extra_config=own))
+            stack.push_async_callback(servers[-1].stop)
+            await servers[-1].start()
+        yield servers
+
+
+async def test_servers_of_a_cluster_let_each_other_in_and_nobody_else(tmp_path: Path) -> None:
+    net = f"127.{CHANCE.bits(7) + 1}.{CHANCE.bits(7)}"  # where no other test has this port
+    hosts = [f"{net}.{number}" for number in (1, 2, 3)]
+    assert main(["secrets", "new", "--dir", str(tmp_path), "--nats-servers", ",".join(hosts)]) == 0
+    config = (tmp_path / "nats" / "nats.conf").read_text()
+    stranger = re.sub(r"(route:)[^@]+@", r"\1guessed@", config)
+    async with servers_of(config, *hosts[:2]) as known, servers_of(stranger, hosts[2]) as unknown:
+        await until(lambda: reaches(known[0], 2), timeout_s=60)
+        assert await reaches(known[1], 2)
+        assert not await reaches(unknown[0], 2)
+
+
+async def reaches(server: NatsServer, count: int) -> bool:
+    return await servers_reached_from(f"{server.host}:{server.port}") == count
+
+
+def test_a_server_that_is_alone_has_no_port_for_others(tmp_path: Path) -> None:
+    assert "cluster" not in (made(tmp_path) / "nats" / "nats.conf").read_text()
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:
