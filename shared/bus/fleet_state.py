@@ -124,13 +124,13 @@ class FleetState:
     # ---- feeding --------------------------------------------------------------------------------
 
     def observe(self, beat: Heartbeat) -> InstanceView | None:
-        """Take in a heartbeat; None when it is of a former life or there is no room for it."""
+        """Take in a heartbeat; None when it is of a former life, older than the last or there is no room."""
         key = (beat.role, beat.instance)
         view = self._views.get(key)
+        if view is not None and self._is_stale(view, beat):
+            metrics.STALE_MESSAGES.inc()
+            return None
         if view is not None and not self._same_life(view, beat):
-            if beat.incarnation < view.heartbeat.incarnation and not view.suspect:
-                metrics.STALE_MESSAGES.inc()
-                return None
             self._lose(key, "restarted")
             view = None
         if beat.state == "stopped":
@@ -237,6 +237,12 @@ class FleetState:
         return None
 
     # ---- inside ---------------------------------------------------------------------------------
+
+    def _is_stale(self, view: InstanceView, beat: Heartbeat) -> bool:
+        """Return whether it tells of what was before: a server of several that hung passes it on late."""
+        if self._same_life(view, beat):
+            return beat.sent_steady_us < view.heartbeat.sent_steady_us
+        return beat.incarnation < view.heartbeat.incarnation and not view.suspect
 
     @staticmethod
     def _same_life(view: InstanceView, beat: Heartbeat) -> bool:

@@ -67,6 +67,16 @@ def test_the_latest_heartbeat_is_kept(fleet: FleetState) -> None:
     assert view.heartbeat.live == 2
 
 
+def test_a_heartbeat_that_was_held_back_says_nothing_new(fleet: FleetState, clock: FakeClock) -> None:
+    fleet.observe(beat(state="draining", sent_steady_us=2_000))
+    clock.advance(0.1)
+    assert fleet.observe(beat(state="ready", sent_steady_us=1_000)) is None
+    view = fleet.get("decode", "decode-0")
+    assert view is not None
+    assert (view.heartbeat.state, names(fleet)) == ("draining", [])
+    assert view.last_seen_s == clock.monotonic_s() - 0.1
+
+
 @pytest.mark.parametrize(
     ("next_ms", "silent_s"),
     [(250, 0.75), (2000, 2.5), (0, 0.75), (int(MAX_NEXT_S * 1e3) + 1, MAX_NEXT_S + 0.5)],
