@@ -14,10 +14,10 @@ Nothing that is read ends its read loop, after which a connection looks open and
 seconds later, its own pings tell. nats-py's ends over the PONG of a flush that was given up, and over a
 subject that is no UTF-8.
 
-Of several servers it goes to another one when it loses one, to that which it has tried longest ago. nats-py
-draws one, and may draw the one that hangs. It waits for no byte that the lost one does not take any more, and
-asks more often whether its server lives: there is another one to go to. It leaves a server that has lost the
-rest of its cluster (`shared.bus.cluster_watch`).
+Of several servers it goes to another one when it loses one: nats-py draws one, and may draw the one that
+hangs. But one that takes back its login is asked first: it knows the new password. It waits for no byte that
+the lost one does not take any more, and asks more often whether its server lives: there is another one to go
+to. It leaves a server that has lost the rest of its cluster (`shared.bus.cluster_watch`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ MAX_OUTSTANDING_PINGS = 2
 """A server that leaves so many unanswered counts as gone when the next one is due."""
 CLUSTER_PING_INTERVAL_S = 0.5
 """The time between pings where there are several servers: one that hangs is left after 1.5 s."""
+LATELY_S = 5.0
+"""A server that was lost or tried within this time comes after the others."""
 MAX_KNOWN_SERVERS = 64
 """The most servers that are kept as places to go to: an upgrade of a cluster may give them new addresses."""
 
@@ -98,7 +100,7 @@ class BusClient(Client):
     async def _process_op_err(self, e: Exception) -> None:
         if not (self.is_closed or self.is_reconnecting):
             self._abort()
-            if self._current_server is not None and len(self._server_pool) > 1:
+            if self._current_server is not None and not self._wanted and len(self._server_pool) > 1:
                 self._current_server.last_attempt = SYSTEM_CLOCK.monotonic_s()
         await super()._process_op_err(e)
 
@@ -111,11 +113,12 @@ class BusClient(Client):
         await super()._close(status, do_cbs)
 
     async def _select_next_server(self) -> None:
-        self._server_pool.sort(
+        lately_s = SYSTEM_CLOCK.monotonic_s() - LATELY_S
+        self._server_pool.sort(  # what is alike stays in the order that nats-py has drawn
             key=lambda each: (
                 _place(each.uri) != self._wanted,
                 each.discovered and each.uri.netloc not in self._advertised,
-                each.last_attempt or 0.0,
+                max(lately_s, each.last_attempt or 0.0),
             )
         )
         self._wanted = ""
@@ -135,7 +138,9 @@ class BusClient(Client):
 
     async def _process_err(self, err_msg: str) -> None:
         error = nats.errors.Error(f"nats: {err_msg.strip()}")
-        if is_refusal(error) and self.is_connected:
+        if is_refusal(error) and self.is_connected and self._current_server is not None:
+            await self._error_cb(error)  # which reads the password anew: this server is the first to know it
+            self._wanted = _place(self._current_server.uri)
             await self._process_op_err(error)
         else:
             await super()._process_err(err_msg)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from shared.seams.chance import CHANCE
 from shared.tasks import start_task
 
 log = structlog.get_logger()
@@ -25,6 +26,7 @@ LOOK_TIMEOUT_S = 1.0
 MAX_INFO_BYTES = 1 << 16
 """The longest first line of a server that is read; one that says more is not looked at."""
 DEFAULT_PORT = 4222
+CHOICE_BITS = 32
 
 Move = Callable[[str], Awaitable[bool]]
 
@@ -66,8 +68,10 @@ class ClusterWatch:
         """Look until there is a server that reaches more, or ours does again."""
         while self.is_cut_off:
             reach = await asyncio.gather(*map(servers_reached_from, self._others))
-            best, address = max(zip(reach, self._others, strict=True), default=(0, ""))
+            best = max(reach, default=0)
             if self.is_cut_off and best > self._reached:
+                found = [other for other, count in zip(self._others, reach, strict=True) if count == best]
+                address = found[CHANCE.bits(CHOICE_BITS) % len(found)]  # or all would go to the same one
                 log.warning("bus_server_cut_off", reaches=self._reached, going_to=address, which_reaches=best)
                 if await self._move(address):
                     return

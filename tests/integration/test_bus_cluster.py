@@ -150,6 +150,17 @@ async def test_who_is_at_the_last_server_stays_there(peers: Peers) -> None:
     assert peers.buses["gateway"].reconnects == 0
 
 
+async def test_who_is_put_out_comes_back_to_the_server_that_knows_the_new_password(peers: Peers) -> None:
+    await peers.at(0, 1)
+    known = peers.credentials("gateway")
+    assert known is not None
+    Credentials(known.user, "renewed").write(Path(known.file))
+    peers.cluster.servers[0].reload(known.password, "renewed")
+    await until(lambda: peers.buses["gateway"].reconnects)
+    assert peers.server_of("gateway") == 0
+    await peers.hear("with the new password")
+
+
 async def test_a_password_that_one_server_does_not_know_yet_is_shown_to_the_others(peers: Peers) -> None:
     known = peers.credentials("gateway")
     assert known is not None

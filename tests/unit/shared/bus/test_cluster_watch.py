@@ -10,8 +10,25 @@ from contextlib import asynccontextmanager
 import pytest
 
 from shared.bus.cluster_watch import MAX_INFO_BYTES, ClusterWatch, servers_reached_from
+from shared.seams.chance import CHANCE
 
 ALL = ("a:1", "b:2", "c:3")
+
+
+class Drawn:
+    """Chance that draws this number, whatever is asked."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def bits(self, _count: int) -> int:
+        return self._number
+
+    def hex_digits(self, num_bytes: int) -> str:
+        return "0" * 2 * num_bytes
+
+    def one_of(self, letters: str) -> str:
+        return letters[0]
 
 
 class Moves:
@@ -79,6 +96,21 @@ async def test_a_server_that_reaches_less_than_half_is_left_for_the_one_that_rea
         async with asyncio.timeout(30):
             await moves.told.wait()
     assert moves.to == [more]
+
+
+async def test_those_who_leave_do_not_all_go_to_the_same_server() -> None:
+    went: set[str] = set()
+    async with server_saying(info("b:2", "c:3")) as one, server_saying(info("b:2", "c:3")) as other:
+        for bits in (0, 1):
+            moves = Moves()
+            with CHANCE.replaced_by(Drawn(bits)):
+                watch = ClusterWatch(moves)
+                watch.heard({"a:1"}, {"a:1", one, other}, 3)
+                assert watch._look is not None
+                async with asyncio.timeout(30):
+                    await watch._look
+            went |= set(moves.to)
+        assert went == {one, other}
 
 
 async def test_a_server_that_reaches_as_many_as_any_other_is_kept() -> None:
