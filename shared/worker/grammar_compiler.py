@@ -62,7 +62,11 @@ class _Trial:
                 raise Cancelled("nobody waits for this grammar")
             metrics.GRAMMAR_TRIALS.inc()
             ending, self._stop = self._jobs.submit(msgpack.packb([self._grammar.kind, self._grammar.text]))
-        end = ending.result(TRIAL_LIMITS.wall_s + TRIAL_GRACE_S)
+        try:
+            end = ending.result(TRIAL_LIMITS.wall_s + TRIAL_GRACE_S)
+        except TimeoutError as error:  # the process that tries it has had no core
+            self._stop()
+            raise _no_core() from error
         match end.end:
             case job_runner.DONE:
                 verdict: Verdict = msgpack.unpackb(end.result)
@@ -75,11 +79,7 @@ class _Trial:
                     f"{TRIAL_LIMITS.cpu_s:.0f} s or {TRIAL_LIMITS.memory_bytes >> 20} MiB; simplify it"
                 )
             case job_runner.TOO_LATE:
-                raise Overloaded(
-                    f"no core was free to compile a grammar within {TRIAL_LIMITS.wall_s:.0f} s; try another "
-                    "worker or later",
-                    retry_after_ms=RETRY_AFTER_MS,
-                )
+                raise _no_core()
             case _:
                 raise Cancelled("nobody waits for this grammar")
 
@@ -100,6 +100,14 @@ class _Compilation:
     patience: asyncio.TimerHandle | None = None
     verdict: Verdict | None = None  # of the trial here
     keys: set[str] = field(default_factory=set)  # of those who wait for it
+
+
+def _no_core() -> Overloaded:
+    return Overloaded(
+        f"no core was free to compile a grammar within {TRIAL_LIMITS.wall_s:.0f} s; try another worker or "
+        "later",
+        retry_after_ms=RETRY_AFTER_MS,
+    )
 
 
 def _tell_nobody(_key: str, _verdict: Verdict) -> None: ...

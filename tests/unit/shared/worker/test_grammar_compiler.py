@@ -159,11 +159,16 @@ async def test_a_grammar_that_is_slow_to_make_keeps_no_quick_one_waiting(
         assert list(await ended(compiler, 1)) == ["quick/1"]
 
 
+@pytest.mark.parametrize("says_so", [True, False])
 async def test_a_trial_that_has_no_core_is_nobodys_fault(
-    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, says_so: bool
 ) -> None:
+    """Also where the process that tries it has none to say so."""
     late: Future[JobEnd] = Future()
-    late.set_result(JobEnd(job_runner.TOO_LATE, b""))
+    if says_so:
+        late.set_result(JobEnd(job_runner.TOO_LATE, b""))
+    else:
+        monkeypatch.setattr(grammar_compiler, "TRIAL_GRACE_S", 0.01 - grammar_compiler.TRIAL_LIMITS.wall_s)
     monkeypatch.setattr(compiler._trials, "submit", lambda _: (late, lambda: None))
     compiler.begin("a/1", SLOW)
     assert isinstance((await ended(compiler, 1))["a/1"], Overloaded)
