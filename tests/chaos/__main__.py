@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.chaos.report import DrillReport
 from tests.chaos.world import Models
 
-DRILLS = ("cancel", "deadline", "crash", "overload", "fairness", "identity", "roll", "versions")
+DRILLS = ("cancel", "deadline", "crash", "overload", "fairness", "identity", "nats", "roll", "versions")
 
 
 async def hold_drill(name: str, models: Models) -> DrillReport:
