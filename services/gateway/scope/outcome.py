@@ -59,9 +59,16 @@ class Outcome:
     @classmethod
     def ended(cls, finish: str, sampling: SamplingParams) -> Outcome:
         """Return the outcome for the last row's word: text that stops where nothing could be drawn is not
-        finished."""
-        if finish != NOTHING_TO_DRAW:
+        finished, and of a word that is not known nobody can say so."""
+        if finish in _FINISH_REASONS:
             return cls.finished(finish)
+        if finish != NOTHING_TO_DRAW:
+            return cls.of(
+                InternalError(
+                    f"the stream ended with the word {finish[:20]!r}, which this gateway does not know; its "
+                    "detokenizer is of another version"
+                )
+            )
         if sampling.grammar is not None or sampling.allowed_ids or sampling.bad_words:
             return cls.of(InvalidRequest("the constraints leave no token to draw; loosen them"))
         return cls.of(InternalError("the model's logits are no numbers; check its weights and dtype"))

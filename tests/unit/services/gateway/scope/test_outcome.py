@@ -42,6 +42,13 @@ def test_nothing_left_to_draw_without_constraints_is_a_broken_model() -> None:
     assert (outcome.word, outcome.status) == ("failed", "INTERNAL")
 
 
+def test_a_word_that_is_not_known_is_a_failure_by_name_with_one_terminal_event() -> None:
+    outcome = Outcome.ended("content_filter_of_tomorrow", text_request(sampling=pb.Sampling()).sampling)
+    terminal = outcome.terminal_event(pb.Usage(), pb.Timeline())
+    assert (terminal.outcome, outcome.finish, outcome.status) == (pb.OUTCOME_FAILED, "", "INTERNAL")
+    assert "'content_filter_of_to'" in terminal.error.message
+
+
 @pytest.mark.parametrize("error_type", CASES)
 def test_an_error_has_one_outcome_and_one_canonical_status(error_type: type[errors.PenstockError]) -> None:
     event, status = CASES[error_type]
