@@ -15,7 +15,7 @@ from shared.sampling.parameters import NO_LOGPROBS
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
 
-def successor_message(
+def reserve_message(
     route: RoutingDecision,
     request: Request,
     gateway: str,
@@ -24,25 +24,33 @@ def successor_message(
     hashes: tuple[bytes, ...],
     adapter: AdapterId,
     share: TenantShare,
-    incarnation: int,
+    *,
+    source: str,
+    incarnation: int = 0,
+    guest: bool = False,
+    tells_prompt: bool = False,
 ) -> Reserve:
-    """Return what asks a decode worker to take over from that of the route, in its life `incarnation`.
+    """Return what asks a decode worker for room.
 
-    `ids` are prompt and output up to where KV is sent from, `hashes` those of their blocks.
+    `ids` are those whose KV comes from the worker `source`, or that are computed there itself for "";
+    `hashes` those of their blocks. `incarnation`: the life of a decode worker that hands the request over.
+    `tells_prompt`: the log-probabilities of the prompt are to come from there, if they are wanted.
     """
+    sampling = request.sampling
     return Reserve(
         token_ids=pack_ids(ids),
         prompt_len=prompt_len,
         block_hashes=pack_hashes(hashes),
-        sampling=replace(request.sampling, prompt_logprobs=NO_LOGPROBS),
+        sampling=sampling if tells_prompt else replace(sampling, prompt_logprobs=NO_LOGPROBS),
         gateway=gateway,
         detokenizer=route.detokenizer,
-        prefill=route.decode,
+        prefill=source,
         speculator=route.speculator,
         priority=request.priority,
         inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
         adapter=adapter,
         share=share,
+        guest=guest,
         resumable=request.resumable,
         predecessor_incarnation=incarnation,
     )
@@ -68,22 +76,19 @@ def route_messages(
     `hashes` those of their blocks. `share` names the tenant as workers know it; `guest`: it may have a
     place at decode beyond the ordinary ones.
     """
-    token_ids, packed_hashes = pack_ids(ids), pack_hashes(hashes)
     prompt_ids = ids[: log.prompt_tokens]
-    untold = replace(request.sampling, prompt_logprobs=NO_LOGPROBS)
-    to_tell = untold if told.complete else request.sampling
-    prefill = Prefill(
-        token_ids=token_ids,
-        prompt_len=len(prompt_ids),
-        block_hashes=packed_hashes,
-        sampling=to_tell,
-        gateway=gateway,
-        detokenizer=route.detokenizer,
-        decode=route.decode,
-        priority=request.priority,
-        first_token_us=first_token.to_steady_us(),
-        adapter=adapter,
-        share=share,
+    reserve = reserve_message(
+        route,
+        request,
+        gateway,
+        ids,
+        len(prompt_ids),
+        hashes,
+        adapter,
+        share,
+        source=route.prefill,
+        guest=guest,
+        tells_prompt=not (route.prefill or told.complete),
     )
     opened = Open(
         gateway=gateway,
@@ -96,22 +101,19 @@ def route_messages(
         decode=route.decode,
         shown_ids=request.shown_ids,
     )
-    reserve = Reserve(
-        token_ids=token_ids,
+    if not route.prefill:
+        return {"decode": reserve, "detokenizer": opened}
+    prefill = Prefill(
+        token_ids=reserve.token_ids,
         prompt_len=len(prompt_ids),
-        block_hashes=packed_hashes,
-        sampling=untold if route.prefill else to_tell,
+        block_hashes=reserve.block_hashes,
+        sampling=reserve.sampling if told.complete else request.sampling,
         gateway=gateway,
         detokenizer=route.detokenizer,
-        prefill=route.prefill,
-        speculator=route.speculator,
+        decode=route.decode,
         priority=request.priority,
-        inter_token_us=1000 * (request.inter_token_deadline_ms or 0),
+        first_token_us=first_token.to_steady_us(),
         adapter=adapter,
         share=share,
-        guest=guest,
-        resumable=request.resumable,
     )
-    if route.prefill:
-        return {"prefill": prefill, "detokenizer": opened, "decode": reserve}
-    return {"decode": reserve, "detokenizer": opened}
+    return {"prefill": prefill, "detokenizer": opened, "decode": reserve}

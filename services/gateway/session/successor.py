@@ -19,7 +19,7 @@ from services.gateway.fleet.waiting import POLL_S
 from services.gateway.prompt.preparation import PreparedPrompt
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import RequestPhase
-from services.gateway.session.route_messages import successor_message
+from services.gateway.session.route_messages import reserve_message
 from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
@@ -134,7 +134,7 @@ class SuccessorSearch:
         if len(ids) <= len(prompt_ids):
             raise InvalidRequest(f"there is no output before position {position}; hand over what has some")
         hashes = self._prepared.request_hashes.hashes_of(ids, leaving.heartbeat.worker.layout)
-        reserve = successor_message(
+        reserve = reserve_message(
             route,
             request,
             self._context.instance,
@@ -143,7 +143,8 @@ class SuccessorSearch:
             hashes,
             self._prepared.model.adapter,
             self._share,
-            leaving.heartbeat.incarnation,
+            source=route.decode,
+            incarnation=leaving.heartbeat.incarnation,
         )
         return reserve, Need(hashes, len(ids), request.sampling.max_tokens - (len(ids) - len(prompt_ids)))
 
