@@ -6,61 +6,37 @@ speculators.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
+from services.decode.admission import DecodeAdmission
 from services.decode.book import DecodeBook
 from services.decode.config import DecodeConfig
-from services.decode.drafts import DraftBook, longest_at
+from services.decode.departures import Departures, MakeHandOverSender
+from services.decode.drafting import Drafting
 from services.decode.driver import DecodeDriver
-from services.decode.hand_overs import HandOvers
-from services.decode.job import DecodeJob, read_job
-from services.decode.output import draft_counts, job_output
+from services.decode.job import DecodeJob, expiry_of, read_job
+from services.decode.job_ends import JobEnds
+from services.decode.kv_arrivals import KvArrivals, MakeReceiver
 from services.decode.pace import DecodePace
-from services.decode.parked_streams import PARKED_FOR, ParkedStream, ParkedStreams
+from services.decode.parked_streams import PARKED_FOR, ParkedStreams
+from services.decode.step_results import StepResults
 from services.decode.transfers import DecodeTransfers
+from services.decode.verdicts import VerdictsToTell
 from shared import messages
 from shared.bus import Delivery
-from shared.bus.subjects import inbox
-from shared.degradation import DegradationLevel
-from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, Reservation, StepResult, TokenOutput
+from shared.engine import BLOCK_TOKENS, Engine
 from shared.engine.sampling.grammar_verdicts import Verdict
-from shared.errors import (
-    DeadlineExpired,
-    Overloaded,
-    PenstockError,
-    StaleEpoch,
-    StreamLost,
-    StreamTakenOver,
-)
-from shared.kv.receiving.receiver import KvReceiver
-from shared.kv.sending.sender import KvSender
-from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, OnSent, TransferKey
-from shared.messages import Accepted, DecodeReport, Held
+from shared.errors import DeadlineExpired, PenstockError, StaleEpoch, StreamLost, StreamTakenOver
+from shared.messages import DecodeReport, Held
 from shared.process.service import Service
 from shared.sampling.defaults import SamplingDefault
 from shared.seams.clock import SYSTEM_CLOCK
-from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
-from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
+from shared.worker.job_book import WorkerLoad
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.prompt_progress import record_progress
-from shared.worker.wire import sequence_key
 from shared.worker.worker_actor import Transfers, WorkerActor
-
-IN_BATCH = (JobPhase.COMPUTING, JobPhase.DECODING)
-"""The phases of a job that a step was about."""
-ON_THE_WAY = (JobPhase.QUEUED, JobPhase.COMPUTING, JobPhase.TRANSFERRING)
-"""The phases of a job that has no token here yet, and that soon has a place in the batch."""
-UNKNOWN_PREFILL_RETRY_MS = 250  # a heartbeat later a prefill worker that has just started is known
-
-HAND_OVER_ASK_S = 5.0
-"""The longest time for which a gateway looks for a worker that takes a request over."""
-
-MakeReceiver = Callable[[Engine, OnComplete, OnFailed, OnReleased], KvReceiver]
-MakeHandOverSender = Callable[[Engine, OnReleased, OnFailed, OnSent], KvSender]
 
 
 class DecodeActor(WorkerActor[DecodeJob]):
@@ -95,14 +71,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._make_receiver = make_receiver
         self._make_sender = make_sender
         self._default_sampling = default_sampling
-        self._drafts = DraftBook(
-            service.instance, service.config.draft_tokens, service.config.draft_batch_tokens
-        )
-        self._failures: deque[tuple[DecodeJob, PenstockError]] = deque()
+        self._drafting = Drafting(service, self._driver, self._outbox)
         self._parked = ParkedStreams()
-        self._late_counted = 0
-        self._verdicts: deque[tuple[str, Verdict]] = deque()
-        """Verdicts on grammars by the keys of jobs, for their prefill workers."""
+        self._verdicts = VerdictsToTell(self._outbox)
 
     async def open_transfers(self) -> Transfers:
         engine = self._driver.engine
@@ -115,19 +86,38 @@ class DecodeActor(WorkerActor[DecodeJob]):
             chunk_tokens=engine.config.max_batch_tokens,
         )
         self._pace = DecodePace(engine.config.max_batch_tokens)
-        self._receiver = self._make_receiver(engine, self._on_complete, self._on_failed, self._on_released)
-        await self._receiver.start()
-        self._hand_overs = HandOvers(
-            self._service.config.hand_overs, self._driver, self._ask_for_successor, self.wake
+        self._ends = JobEnds(self._book, self._driver, self._drafting, self._parked, self._on_end)
+        self._arrivals = KvArrivals(self._book, self._pace, self._ends, self._service.fleet, self.wake)
+        await self._arrivals.open(engine, self._make_receiver)
+        self._departures = Departures(
+            self._service.config.hand_overs,
+            self.bus,
+            self._outbox,
+            self._book,
+            self._driver,
+            self._ends,
+            self._lose_left,
+            self.wake,
         )
-        sender = self._make_sender(
-            engine, self._on_left, self._hand_overs.on_failed, self._hand_overs.on_sent
+        self._hand_overs = self._departures.hand_overs
+        self._departures.open(engine, self._make_sender)
+        self._admission = DecodeAdmission(
+            self.bus, self._book, self._driver, self._arrivals, self._drafting, self._ends, self._lose
         )
-        self._hand_overs.sender = sender
-        return DecodeTransfers(self._receiver, sender)
+        self._results = StepResults(
+            self._book,
+            self._outbox,
+            self._drafting,
+            self._hand_overs,
+            self._ends,
+            self._pace,
+            self._rate,
+            self._lose,
+        )
+        return DecodeTransfers(self._arrivals.receiver, self._hand_overs.sender)
 
     def close_transfers(self) -> None:
-        self._receiver.close()
+        self._arrivals.receiver.close()
 
     async def drained(self) -> None:
         self.wake()  # for the first hand-overs
@@ -135,16 +125,10 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     async def give_up(self) -> None:
         await super().give_up()
-        await self._send_drafts()
+        await self._drafting.send()
 
     def worker_load(self) -> WorkerLoad:
-        return WorkerLoad(
-            capacity=self._driver.engine.config.max_sequences,
-            live=len(self._book.jobs),
-            kv_blocks_free=self._book.free_blocks,
-            queued=sum(job.phase in ON_THE_WAY for job in self._book.jobs.values()),
-            queued_tokens=sum(job.uncomputed_tokens for job in self._book.jobs.values()),
-        )
+        return self._book.load
 
     def decode_report(self) -> DecodeReport:
         pace = self._pace
@@ -159,8 +143,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     def held(self) -> Iterable[Held]:
         yield from self._book.held()
-        yield from self._receiver.held()
-        yield from (Held(request_id, "draft", 1, "") for request_id, _ in self._drafts.held())
+        yield from self._arrivals.receiver.held()
+        yield from self._drafting.held()
         yield from self._parked.held()
         yield from super().held()
 
@@ -173,9 +157,9 @@ class DecodeActor(WorkerActor[DecodeJob]):
             case messages.TakeOver(tenant):
                 await self._give_stream(delivery, tenant)
             case messages.DraftBlock() as block:
-                self._drafts.receive(block)
+                self._drafting.book.receive(block)
             case messages.DraftResync(request_ids, epochs):
-                self._drafts.resync(request_ids, epochs)
+                self._drafting.book.resync(request_ids, epochs)
             case message:
                 raise self.unknown(message)
 
@@ -201,7 +185,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             job.computed_tokens = known * BLOCK_TOKENS
             self._service.changed()
             if job.compiling:
-                await self._answer_taken(job)
+                await self._admission.answer_taken(job)
 
     # ---- streams that another gateway goes on with --------------------------------------------------
 
@@ -214,7 +198,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             if job.resumable and job.share.tenant == tenant and job.phase is not JobPhase.STOPPING
         ]
         for job in running:
-            self._parked.keep(request_id, ParkedStream.of(job, finished=False))
+            self._ends.park(job, finished=False)
             await self._lose(job, StreamTakenOver("another call goes on with this stream", hop="decode"))
         stream = self._parked.take(request_id, tenant)
         if stream is None:
@@ -228,26 +212,12 @@ class DecodeActor(WorkerActor[DecodeJob]):
             self._parked.drop(envelope.request_id, envelope.epoch, delivery.sender)
         await super()._cancel(delivery, reason)
 
-    async def _answer_taken(self, job: DecodeJob) -> None:
-        """Once: its prompt will be computed here."""
-        if not job.answered:
-            job.answered = True
-            await self.bus.answer(job.envelope, Accepted(job.computed_tokens))
-
     def on_grammar_tried(self, key: str, verdict: Verdict) -> None:
-        self._verdicts.append((key, verdict))
+        self._verdicts.add(key, verdict)
         self.wake()
 
     async def tell_verdicts(self) -> None:
-        """A grammar is tried once, and here: whoever computes its prompt compiles it on our word, and nobody
-        has to be believed where the streams are."""
-        while self._verdicts:
-            key, verdict = self._verdicts.popleft()
-            job = self._book.jobs.get(key)
-            if job is not None and not job.is_local and not job.is_handed_over:
-                took_us, refusal = (0, verdict) if isinstance(verdict, str) else (round(verdict * 1e6), "")
-                told = messages.GrammarTried(took_us, refusal)
-                await self._outbox.tell("prefill", job.peer, told, job.request_id, job.epoch)
+        await self._verdicts.tell(self._book)
 
     def is_computing(self) -> bool:
         """Streams would get slower by it."""
@@ -256,325 +226,74 @@ class DecodeActor(WorkerActor[DecodeJob]):
     async def on_tick(self) -> None:
         await super().on_tick()
         self._parked.expire()
-        self._leave_out(self._told_level())
-        for job in self._book.in_phase(JobPhase.TRANSFERRING):
-            job.last_token_s = self._receiver.sampled_s(job.transfer_key)
+        self._drafting.follow_level()
+        self._arrivals.note_draws()
         self._hand_overs.halt_outgrown()
-
-    def _told_level(self) -> DegradationLevel:
-        """Return the highest level that gateways tell of the model that is served here."""
-        gateways = self._service.fleet.instances("gateway")
-        told = [each for view in gateways for each in view.heartbeat.gateway.model_levels]
-        if not told:
-            return DegradationLevel.NONE
-        own = self._service.heartbeat()
-        ours = (each for each in told if (each.model, each.weights_digest) == (own.model, own.weights_digest))
-        return max((DegradationLevel.heard(each.level) for each in ours), default=DegradationLevel.NONE)
-
-    def _leave_out(self, level: DegradationLevel) -> None:
-        if level is not self._drafts.level:
-            self._drafts.level = level
-            self._driver.limit_ngrams(longest_at(level, self._driver.engine.config.ngram_tokens))
 
     async def on_instance_lost(self, role: str, instance: str, why: str) -> None:
         """A lost speculator costs only speed."""
         await super().on_instance_lost(role, instance, why)
         if role == "speculator":
-            self._drafts.lose(instance)
+            self._drafting.book.lose(instance)
 
     # ---- one turn -----------------------------------------------------------------------------------
-
-    async def after_step(self, result: StepResult) -> None:
-        """A job that failed ("error") tells so with its last tokens, and so behind them; like every finished
-        job it holds nothing here any more. One whose grammar failed says what is wrong with that."""
-        record_progress(self._book.jobs, result)
-        await self._send_scores(result)
-        outputs = [
-            (job, output)
-            for output in result.outputs
-            if (job := self._book.jobs.get(output.key)) is not None and job.phase in IN_BATCH
-        ]
-        faults = [(job, output.fault) for job, output in outputs if output.fault is not None]
-        outputs = [(job, output) for job, output in outputs if output.fault is None]
-        now_s = SYSTEM_CLOCK.monotonic_s()
-        await self._outbox.tokens(job_output(job, output, now_s) for job, output in outputs)
-        for job, output in outputs:
-            job.last_token_s = now_s
-            if output.finish_reason is not None:
-                self._hand_overs.end(job, finish=output.finish_reason)
-                self._end_finished(job)
-                continue
-            if job.phase is JobPhase.COMPUTING:
-                job.phase = JobPhase.DECODING
-                self._open_draft(job)
-            self._book.grow(job)
-            drafted = not output.looked_up
-            self._drafts.advance(
-                output.key,
-                output.token_ids,
-                output.proposed_drafts * drafted,
-                output.accepted_drafts * drafted,
-            )
-        for job, fault in faults:
-            await self._lose(job, fault)
-        self._count_drafts([output for _, output in outputs if output.proposed_drafts])
-        if result.batch_tokens:  # else draws that had waited for masks
-            self._rate.observe(sum(len(output.token_ids) for _, output in outputs), result.step_us)
-        self._pace.observe_step(result)
-        metrics.PREEMPTIONS.inc(len(result.preempted_keys))
-        metrics.MASK_WAITS.inc(result.mask_waits)
-        metrics.RESTS.inc(result.num_resting)
-        if not self._book.in_phase(JobPhase.DECODING):
-            self._pace.forget_steps()
-
-    def _count_drafts(self, outputs: Sequence[TokenOutput]) -> None:
-        for output in outputs:
-            source = "lookup" if output.looked_up else "speculator"
-            metrics.DRAFT_PROPOSED.labels(source=source).inc(output.proposed_drafts)
-            metrics.DRAFT_ACCEPTED.labels(source=source).inc(output.accepted_drafts)
-
-    async def _send_scores(self, result: StepResult) -> None:
-        for scores in result.prompt_scores:
-            job = self._book.jobs.get(scores.key)
-            if job is not None and job.phase in IN_BATCH:
-                await self._outbox.prompt_scores(job.gateway, job.request_id, job.epoch, scores)
 
     async def take_steps(self) -> bool:
         """Handle the driver's reports, though not while the bus takes nothing and too much waits for it: then
         the engine soon waits as well, and no token is lost."""
         while not self._outbox.crowded and (report := self._driver.take_report()) is not None:
             for admitted in report.admitted:
-                await self._admitted(admitted.job, admitted.outcome)
+                await self._admission.take_answer(admitted)
+            if report.admitted:
+                self._service.changed()
             for loaned in report.loans:
                 for job in self._hand_overs.take_loan(loaned.key, loaned.outcome):
-                    self._drafts.close_draft(job.key)
-            for use in report.draft_uses:
-                self._drafts.record_use(use.key, use.behind, use.late)
+                    self._drafting.book.close_draft(job.key)
+            self._drafting.record_uses(report.draft_uses)
             if report.result is not None:
-                await self.after_step(report.result)
+                await self._results.take(report.result)
         return True
 
     async def admit_jobs(self) -> None:
         """Let jobs join the engine; of a worker that drains, let those that run leave it."""
-        if self._service.stopping.is_set():
-            self._hand_overs.begin(self._book.in_phase(JobPhase.DECODING))
-        queued = self._book.in_phase(JobPhase.QUEUED)
-        new = [job for job in queued if not (job.admitting or job.waits_for_grammar)]
-        ready = [job for job in self._book.in_phase(JobPhase.READY) if not (job.admitting or job.compiling)]
-        if new or ready:
-            self._driver.admit(new, ready)
-            for job in (*new, *ready):
-                job.admitting = True
-
-    async def _admitted(
-        self, job: DecodeJob, outcome: Reservation | AdmitResult | PenstockError | None
-    ) -> None:
-        """The engine has answered; of a job that has ended meanwhile it has been told to give back all."""
-        job.admitting = False
-        if self._book.jobs.get(job.key) is not job:
-            return
-        if isinstance(outcome, PenstockError):
-            await self._lose(job, outcome)
-        elif isinstance(outcome, Reservation):
-            await self._reserved(job, outcome)
-        elif isinstance(outcome, AdmitResult):
-            await self._begun(job, outcome)
-        else:
-            job.phase = JobPhase.DECODING
-            job.queue_us = max(0, round((SYSTEM_CLOCK.monotonic_s() - job.ready_s) * 1e6))
-            if job.is_handed_over:
-                metrics.HAND_OVER_SECONDS.observe((job.transfer_us + job.queue_us) / 1e6)
-            self._open_draft(job)
-        self._service.changed()
-
-    def _open_draft(self, job: DecodeJob) -> None:
-        self._drafts.open_draft(
-            job.request_id,
-            job.epoch,
-            job.speculator,
-            job.token_ids,
-            job.spec.prompt_len,
-            job.spec.params,
-            adapter=job.adapter_name,
-        )
-
-    async def _begun(self, job: DecodeJob, admitted: AdmitResult) -> None:
-        """The engine has the prompt, and computes it beside the streams that run."""
-        job.phase = JobPhase.COMPUTING
-        job.started_s = SYSTEM_CLOCK.monotonic_s()
-        job.computed_tokens = admitted.cached_tokens
-        metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.token_ids) // BLOCK_TOKENS)
-        metrics.PREFIX_CACHE_HITS.inc(admitted.cached_tokens // BLOCK_TOKENS)
-        await self._answer_taken(job)
-
-    async def _reserved(self, job: DecodeJob, reserved: Reservation) -> None:
-        """The blocks are there: let KV come, and say so to whoever asked."""
-        try:
-            self._expect_kv(job, reserved)
-        except PenstockError as error:
-            self._end(job)
-            await self.bus.answer(job.envelope, error, hop="decode")
-        else:
-            job.answered = True
-            await self.bus.answer(job.envelope, Accepted(reserved.num_cached_blocks * BLOCK_TOKENS))
-
-    def _expect_kv(self, job: DecodeJob, reserved: Reservation) -> None:
-        incarnation = self._peer_incarnation(job)
-        metrics.PREFIX_CACHE_QUERIES.inc(len(job.spec.block_hashes))
-        metrics.PREFIX_CACHE_HITS.inc(reserved.num_cached_blocks)
-        job.phase = JobPhase.TRANSFERRING
-        self._receiver.expect_transfer(
-            job.request_id,
-            job.epoch,
-            job.gateway,
-            job.peer,
-            incarnation,
-            reserved.tables,
-            reserved.first_blocks,
-            job.deadline,
-            sender_role=job.peer_role,
-            filled_tokens=job.arriving_tokens if job.is_handed_over else None,
-        )
-
-    def _peer_incarnation(self, job: DecodeJob) -> int:
-        """The life of the worker that KV comes from. Raises Overloaded for a prefill worker that is not
-        known."""
-        if job.is_handed_over:
-            return job.peer_incarnation
-        prefill = self._service.fleet.get("prefill", job.peer)
-        if prefill is None:
-            raise Overloaded(
-                f"prefill worker {job.peer} is not known here; try again or use another one",
-                retry_after_ms=UNKNOWN_PREFILL_RETRY_MS,
-            )
-        return prefill.heartbeat.incarnation
+        self._departures.begin(draining=self._service.stopping.is_set())
+        self._admission.ask_engine()
 
     async def step_on(self) -> None:
-        self._driver.propose(self._drafts.proposals())
+        self._driver.propose(self._drafting.book.proposals())
         await self._driver.step_on()
 
     async def after_begin(self) -> None:
-        await self._send_drafts()
-
-    async def _send_drafts(self) -> None:
-        for speculator, request_id, epoch, message in self._drafts.outgoing():
-            await self._outbox.tell("speculator", speculator, message, request_id, epoch)
-        late = self._drafts.counts.late
-        metrics.DRAFT_LATE.inc(late - self._late_counted)
-        self._late_counted = late
-
-    # ---- KV, called by the receiver from anywhere on the loop --------------------------------------
-
-    def _on_complete(
-        self, key: TransferKey, token_ids: tuple[int, ...], finish: str, exposed_us: int
-    ) -> None:
-        job = self._book.jobs.get(sequence_key(*key))
-        if job is None or job.phase is not JobPhase.TRANSFERRING:
-            return
-        job.first_tokens = token_ids
-        if finish:  # the first token was the last
-            if job.is_handed_over:  # who has the whole of it keeps it
-                self._end(job)
-            else:
-                self._end_finished(job)
-            return
-        job.phase = JobPhase.READY
-        job.transfer_us = exposed_us
-        if not job.is_handed_over:
-            self._pace.observe_transfer(exposed_us)
-        job.ready_s = SYSTEM_CLOCK.monotonic_s()
-        job.last_token_s = job.ready_s - exposed_us / 1e6
-        self.wake()
-
-    def _on_failed(self, key: TransferKey, error: PenstockError) -> None:
-        job = self._book.jobs.get(sequence_key(*key))
-        if job is not None and job.phase is JobPhase.TRANSFERRING:
-            job.phase = JobPhase.STOPPING
-            self._failures.append((job, error))
-            self.wake()
-
-    def _on_released(self, key: TransferKey) -> None:
-        job = self._book.jobs.get(sequence_key(*key))
-        if job is not None:
-            self._end(job)
-
-    def _on_left(self, key: TransferKey) -> None:
-        """Nobody reads KV of a job any more that was to be handed over."""
-        self._hand_overs.on_released(key)
-        job = self._book.jobs.get(sequence_key(*key))
-        if job is not None and job.phase is JobPhase.STOPPING:
-            self._end(job)
+        await self._drafting.send()
 
     async def end_transfers(self) -> None:
-        while self._failures:
-            await self._report_lost(*self._failures.popleft())
-        self._hand_overs.take_answers()
-        while self._hand_overs.ended:
-            job, successor = self._hand_overs.ended.popleft()
-            told = messages.HandOverDone(successor, draft_counts(job))
-            await self._outbox.tell("gateway", job.gateway, told, job.request_id, job.epoch)
-            self._end(job)
-        while self._hand_overs.lost:
-            job, error = self._hand_overs.lost.popleft()
-            await self._report_lost(job, error)
-            if job.phase is not JobPhase.STOPPING:
-                self._release(job, error.code)
+        while self._arrivals.failed:
+            await self._report_lost(*self._arrivals.failed.popleft())
+        await self._departures.end_left()
 
-    async def _ask_for_successor(self, job: DecodeJob, position: int) -> messages.Message:
-        envelope = self.bus.envelope(job.request_id, job.epoch, job.deadline, job.gateway)
-        return await self.bus.ask(
-            inbox("gateway", job.gateway),
-            messages.HandOver(position),
-            envelope,
-            job.deadline.shrink(HAND_OVER_ASK_S),
-        )
+    async def _lose_left(self, job: DecodeJob, error: PenstockError) -> None:
+        await self._report_lost(job, error)
+        if job.phase is not JobPhase.STOPPING:
+            self._release(job, error.code)
 
-    # ---- ends -----------------------------------------------------------------------------------------
-
-    def _end(self, job: DecodeJob) -> None:
-        """Nothing can write into the job's blocks any more: give everything back."""
-        self._drafts.close_draft(job.key)
-        self._book.remove(job.key)
-        self._driver.release_later(job.key)
+    def _on_end(self) -> None:
         self._service.changed()
         self.wake()
 
-    def _end_finished(self, job: DecodeJob) -> None:
-        """Its last token is drawn; its gateway says when the client has it."""
-        if job.resumable:
-            self._parked.keep(job.request_id, ParkedStream.of(job, finished=True))
-        self._end(job)
-
     def release_job(self, job: DecodeJob, reason: str) -> None:
-        if job.resumable and reason in PARKED_FOR and job.phase is not JobPhase.STOPPING:
-            self._parked.keep(job.request_id, ParkedStream.of(job, finished=False))
+        self._ends.park_interrupted(job, reason)
         if job.phase is JobPhase.TRANSFERRING:
             job.phase = JobPhase.STOPPING  # until no late KV can land in its blocks
-            self._receiver.abort_transfer(job.transfer_key, reason)
+            self._arrivals.receiver.abort_transfer(job.transfer_key, reason)
         elif self._hand_overs.holds_blocks(job):
             job.phase = JobPhase.STOPPING  # until nobody reads its blocks
             self._hand_overs.end(job, reason=reason)
         elif job.phase is not JobPhase.STOPPING:
             self._hand_overs.end(job, reason=reason)
-            self._end(job)
+            self._ends.end(job)
 
     async def answer_pending(self, job: DecodeJob, error: PenstockError) -> bool:
-        """The answer to Reserve says what became of a job that the engine has not been asked for."""
-        if job.phase is not JobPhase.QUEUED or job.answered:
-            return False
-        job.answered = True
-        await self.bus.answer(job.envelope, error, hop="decode")
-        return True
+        return await self._admission.refuse(job, error)
 
     def deadline_passed(self, job: DecodeJob) -> DeadlineExpired:
-        if not job.deadline.expired():
-            return DeadlineExpired(
-                f"no token came within the inter-token deadline while decode was {job.phase.value}, after "
-                f"{job.num_outputs} tokens; allow more time from token to token",
-                hop="decode",
-            )
-        return DeadlineExpired(
-            f"the deadline passed while decode was {job.phase.value}, after {job.num_outputs} tokens; "
-            "allow more time or ask for fewer tokens",
-            hop="decode",
-        )
+        return expiry_of(job)

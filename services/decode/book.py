@@ -13,9 +13,11 @@ from shared.messages import MAX_REPORTED_TENANTS, Held, TenantJobs
 from shared.seams.buggify import BUGGIFY
 from shared.worker.gateway_leases import IsAlive
 from shared.worker.job import JobPhase
-from shared.worker.job_book import JobBook
+from shared.worker.job_book import JobBook, WorkerLoad
 
 RETRY_AFTER_MS = 100
+ON_THE_WAY = (JobPhase.QUEUED, JobPhase.COMPUTING, JobPhase.TRANSFERRING)
+"""The phases of a job that has no token here yet, and that soon has a place in the batch."""
 
 
 class DecodeBook(JobBook[DecodeJob]):
@@ -109,6 +111,17 @@ class DecodeBook(JobBook[DecodeJob]):
         most = jobs.most_common(MAX_REPORTED_TENANTS)
         return tuple(
             TenantJobs(TenantShare(tenant, weights[tenant]), count) for tenant, count in most if tenant
+        )
+
+    @property
+    def load(self) -> WorkerLoad:
+        """The load that gateways route by."""
+        return WorkerLoad(
+            capacity=self._max_jobs,
+            live=len(self.jobs),
+            kv_blocks_free=self.free_blocks,
+            queued=sum(job.phase in ON_THE_WAY for job in self.jobs.values()),
+            queued_tokens=sum(job.uncomputed_tokens for job in self.jobs.values()),
         )
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from shared.blocks.layer_groups import KvGroups
 from shared.blocks.room import blocks_ahead
 from shared.deadline import Deadline
-from shared.errors import ProtocolError
+from shared.errors import DeadlineExpired, ProtocolError
 from shared.kv.limits import SPARE_TOKENS
 from shared.messages import NO_ADAPTER, AdapterId, Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
@@ -146,4 +146,19 @@ def read_job(
         resumable=reserve.resumable,
         adapter_id=reserve.adapter,
         inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,
+    )
+
+
+def expiry_of(job: DecodeJob) -> DeadlineExpired:
+    """Return the error of a job at work whose time is up, in all or from token to token."""
+    if not job.deadline.expired():
+        return DeadlineExpired(
+            f"no token came within the inter-token deadline while decode was {job.phase.value}, after "
+            f"{job.num_outputs} tokens; allow more time from token to token",
+            hop="decode",
+        )
+    return DeadlineExpired(
+        f"the deadline passed while decode was {job.phase.value}, after {job.num_outputs} tokens; "
+        "allow more time or ask for fewer tokens",
+        hop="decode",
     )

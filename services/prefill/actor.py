@@ -26,9 +26,9 @@ from shared.process.service import Service
 from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
-from shared.worker.engine_actor import WorkerLoad
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
+from shared.worker.job_book import WorkerLoad
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.prompt_progress import record_progress
 from shared.worker.rate import MEASURED_STEP_TOKENS, TokenRate

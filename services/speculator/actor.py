@@ -24,8 +24,9 @@ from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver
-from shared.worker.engine_actor import EngineActor, WorkerLoad
+from shared.worker.engine_actor import EngineActor
 from shared.worker.grammar_compiler import GrammarCompiler
+from shared.worker.job_book import WorkerLoad
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import sequence_key
 

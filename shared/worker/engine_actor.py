@@ -5,36 +5,25 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from shared.actor import Ask, BusActor
 from shared.health import Activity
-from shared.messages import DecodeReport, Heartbeat, Held, Snapshot, TenantQueue, WorkerReport
+from shared.messages import DecodeReport, Heartbeat, Held, Snapshot, WorkerReport
 from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver
 from shared.worker.events import CONTROL_LIMIT, InstanceLost, Started, Tick
+from shared.worker.job_book import WorkerLoad
 from shared.worker.outbox import Outbox
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.rate import TokenRate
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLoad:
-    """The load that routing goes by; fields as in `Heartbeat` and `WorkerReport`."""
-
-    capacity: int
-    live: int
-    kv_blocks_free: int
-    queued: int = 0
-    queued_tokens: int = 0
-    tenant_queues: tuple[TenantQueue, ...] = ()
 
 
 class EngineActor(BusActor):

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from shared.actor import Tombstones
 from shared.errors import Cancelled, InvalidRequest, StaleEpoch
+from shared.messages import TenantQueue
 from shared.telemetry import metrics
 from shared.worker.gateway_leases import GatewayLeases, IsAlive
 from shared.worker.job import Job, JobPhase
 
 J = TypeVar("J", bound=Job)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """The load that routing goes by; fields as in `Heartbeat` and `WorkerReport`."""
+
+    capacity: int
+    live: int
+    kv_blocks_free: int
+    queued: int = 0
+    queued_tokens: int = 0
+    tenant_queues: tuple[TenantQueue, ...] = ()
 
 
 class JobBook(Generic[J]):

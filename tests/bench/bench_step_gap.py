@@ -157,7 +157,7 @@ class Load:
         self._worker = worker
         self._rows = rows
         self._lengths = lengths(rows, steps)
-        self._played = cast(PlayedReceiver, worker._receiver)
+        self._played = cast(PlayedReceiver, worker._arrivals.receiver)
         self._played.on_expected = self._send_kv
         self._placed = 0
 

@@ -13,7 +13,7 @@ HOLDS = (
     ),
     Mutant(
         "decode does not give back a sequence",
-        "services.decode.actor",
+        "services.decode.job_ends",
         "        self._book.remove(job.key)\n        self._driver.release_later(job.key)\n",
         "        self._book.remove(job.key)\n",
     ),
@@ -25,8 +25,8 @@ HOLDS = (
     ),
     Mutant(
         "a draft is not closed with its request",
-        "services.decode.actor",
-        "        self._drafts.close_draft(job.key)\n        self._book.remove",
+        "services.decode.job_ends",
+        "        self._drafting.book.close_draft(job.key)\n        self._book.remove",
         "        self._book.remove",
     ),
     Mutant(

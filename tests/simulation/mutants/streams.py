@@ -44,10 +44,8 @@ STREAMS = (
     Mutant(
         "a request that was routed anew may have all its tokens again",
         "services.gateway.session.route_messages",
-        "        prompt_len=len(prompt_ids),\n        block_hashes=packed_hashes,\n"
-        "        sampling=untold if route.prefill else to_tell,",
-        "        prompt_len=len(ids),\n        block_hashes=packed_hashes,\n"
-        "        sampling=untold if route.prefill else to_tell,",
+        "        prompt_len=prompt_len,\n        block_hashes=pack_hashes(hashes),",
+        "        prompt_len=len(ids),\n        block_hashes=pack_hashes(hashes),",
     ),
     Mutant(
         "prefill does not say that its token was the last",

@@ -89,7 +89,7 @@ class Worker(DecodeActor):
 
     @property
     def played(self) -> PlayedReceiver:
-        return cast(PlayedReceiver, self._receiver)
+        return cast(PlayedReceiver, self._arrivals.receiver)
 
     async def send(self, message: Message, request_id: str = "r", epoch: int = 1) -> None:
         await self.handle(self.sent.asked(message, request_id, epoch))
@@ -279,11 +279,11 @@ async def test_a_draft_that_came_too_late_counts_and_the_next_one_is_asked_to_re
 ) -> None:
     await worker.decode(speculator="speculator-0")
     await worker.step()
-    late = worker._drafts.counts.late
+    late = worker._drafting.book.counts.late
     worker._driver._reports.append(StepReport((), (), [DraftUse("r/1", 2, 3)], None, worker._driver.snapshot))
     await worker.take_steps()
-    assert worker._drafts.counts.late == late + 3
-    assert worker._drafts._sessions["r/1"].lag >= 2
+    assert worker._drafting.book.counts.late == late + 3
+    assert worker._drafting.book._sessions["r/1"].lag >= 2
 
 
 # ---- drafts from a request's own text ----

@@ -16,6 +16,7 @@ from shared.errors import Overloaded, PenstockError, Unavailable
 from shared.kv.limits import HALT_AFTER_TOKENS
 from shared.messages import Cancel, HandOverDone, Message, Successor
 from shared.worker.job import JobPhase
+from shared.worker.worker_actor import Transfers
 from tests.support.played_sender import PlayedSender
 from tests.support.wait import until
 from tests.unit.services.decode.test_actor import PROMPT, Worker
@@ -35,7 +36,12 @@ class Leaver(Worker):
     def sender(self) -> PlayedSender:
         return cast(PlayedSender, self._hand_overs.sender)
 
-    async def _ask_for_successor(self, _: DecodeJob, position: int) -> Message:
+    async def open_transfers(self) -> Transfers:
+        transfers = await super().open_transfers()
+        self._hand_overs._ask = self._ask_test
+        return transfers
+
+    async def _ask_test(self, _: DecodeJob, position: int) -> Message:
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.asked.append((position, answer))
         return await answer

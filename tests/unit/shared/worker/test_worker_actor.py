@@ -26,11 +26,10 @@ from shared.errors import (
 from shared.messages import Cancel, CancelAck, Envelope, Lost, Message
 from shared.process.service import Service
 from shared.worker.driver import EngineDriver
-from shared.worker.engine_actor import WorkerLoad
 from shared.worker.events import InstanceLost
 from shared.worker.gateway_leases import GatewayLeases
 from shared.worker.job import Job, JobPhase
-from shared.worker.job_book import JobBook
+from shared.worker.job_book import JobBook, WorkerLoad
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.wire import SequenceSpec
 from shared.worker.worker_actor import Transfers, WorkerActor

@@ -1,0 +1,93 @@
+"""Take the results of steps: tokens and scores go out, drafts and the book follow, what has ended ends."""
+
+from __future__ import annotations
+
+from services.decode.admission import Lose
+from services.decode.book import DecodeBook
+from services.decode.drafting import Drafting
+from services.decode.hand_overs import HandOvers
+from services.decode.job import DecodeJob
+from services.decode.job_ends import JobEnds
+from services.decode.output import job_output
+from services.decode.pace import DecodePace
+from shared.engine import StepResult, TokenOutput
+from shared.seams.clock import SYSTEM_CLOCK
+from shared.telemetry import metrics
+from shared.worker.job import JobPhase
+from shared.worker.outbox import Outbox
+from shared.worker.prompt_progress import record_progress
+from shared.worker.rate import TokenRate
+
+IN_BATCH = (JobPhase.COMPUTING, JobPhase.DECODING)
+"""The phases of a job that a step was about."""
+
+
+class StepResults:
+    def __init__(
+        self,
+        book: DecodeBook,
+        outbox: Outbox,
+        drafting: Drafting,
+        hand_overs: HandOvers,
+        ends: JobEnds,
+        pace: DecodePace,
+        rate: TokenRate,
+        lose: Lose,
+    ) -> None:
+        self._book = book
+        self._outbox = outbox
+        self._drafting = drafting
+        self._hand_overs = hand_overs
+        self._ends = ends
+        self._pace = pace
+        self._rate = rate
+        self._lose = lose
+
+    async def take(self, result: StepResult) -> None:
+        """A job that failed ("error") tells so with its last tokens, and so behind them; like every finished
+        job it holds nothing here any more. One whose grammar failed says what is wrong with that."""
+        record_progress(self._book.jobs, result)
+        await self._send_scores(result)
+        outputs = [
+            (job, output)
+            for output in result.outputs
+            if (job := self._book.jobs.get(output.key)) is not None and job.phase in IN_BATCH
+        ]
+        faults = [(job, output.fault) for job, output in outputs if output.fault is not None]
+        outputs = [(job, output) for job, output in outputs if output.fault is None]
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        await self._outbox.tokens(job_output(job, output, now_s) for job, output in outputs)
+        for job, output in outputs:
+            job.last_token_s = now_s
+            if output.finish_reason is not None:
+                self._hand_overs.end(job, finish=output.finish_reason)
+                self._ends.end_finished(job)
+            else:
+                self._go_on(job, output)
+        for job, fault in faults:
+            await self._lose(job, fault)
+        self._drafting.count(output for _, output in outputs)
+        self._measure(result, sum(len(output.token_ids) for _, output in outputs))
+
+    def _go_on(self, job: DecodeJob, output: TokenOutput) -> None:
+        if job.phase is JobPhase.COMPUTING:
+            job.phase = JobPhase.DECODING
+            self._drafting.open_draft(job)
+        self._book.grow(job)
+        self._drafting.advance(output)
+
+    def _measure(self, result: StepResult, num_tokens: int) -> None:
+        if result.batch_tokens:  # else draws that had waited for masks
+            self._rate.observe(num_tokens, result.step_us)
+        self._pace.observe_step(result)
+        metrics.PREEMPTIONS.inc(len(result.preempted_keys))
+        metrics.MASK_WAITS.inc(result.mask_waits)
+        metrics.RESTS.inc(result.num_resting)
+        if not self._book.in_phase(JobPhase.DECODING):
+            self._pace.forget_steps()
+
+    async def _send_scores(self, result: StepResult) -> None:
+        for scores in result.prompt_scores:
+            job = self._book.jobs.get(scores.key)
+            if job is not None and job.phase in IN_BATCH:
+                await self._outbox.prompt_scores(job.gateway, job.request_id, job.epoch, scores)
