@@ -119,6 +119,11 @@ class GatewayConfig(ServiceConfig):
         help="model of a request that names none; empty = the only one that is served, and else a refusal",
         pattern=r"[\w.:@/-]{0,128}",
     )
+    virtual_models: str = field_of(
+        "",
+        help="file of virtual model names, each with the rules that say which model answers; empty = none",
+        path=PathRule.ALWAYS,
+    )
     default_max_tokens: int = field_of(
         DEFAULT_MAX_TOKENS, help="max_tokens of a request that sets none", minimum=1, maximum=1 << 20
     )

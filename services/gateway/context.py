@@ -28,6 +28,7 @@ from services.gateway.tracing.collector_access import CollectorAccess, read_samp
 from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
 from services.gateway.tracing.text_call_record import TextCallRecord
+from services.gateway.virtual.virtual_models import VirtualModels
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
 from shared.fairness.share import TenantShare
@@ -57,6 +58,7 @@ class SessionContext:
     exporter: SpanExporter | None
     away_models: AwayModels
     sampler: TraceSampler
+    virtual_models: VirtualModels
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -80,7 +82,7 @@ class SessionContext:
     def of(
         cls, instance: str, config: GatewayConfig, bus: Bus, fleet: FleetView, tasks: Tasks
     ) -> SessionContext:
-        """Raises ConfigError for a rewriter of questions or a collector that cannot be used."""
+        """Raises ConfigError for a rewriter of questions, a collector or a file that cannot be used."""
         sent_load, breakers = SentLoad(), Breakers(instance, fleet)
         tenant_jobs = TenantJobCounts()
 
@@ -130,4 +132,5 @@ class SessionContext:
             away_models=AwayModels(config.max_sessions),
             exporter=None if collector is None else SpanExporter(collector, instance),
             sampler=read_sampler(config, os.environ),
+            virtual_models=VirtualModels.of(config),
         )

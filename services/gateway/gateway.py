@@ -108,6 +108,7 @@ class Gateway:
             "grpc-connections": self.grpc.watch_connections,
             "api-keys": self.key_gate.keys.watch_file,
             "key-limits": self.key_gate.keeper.watch,
+            "virtual-models": context.virtual_models.watch_file,
             "pressure": lambda: watch_pressure(context.pressure, context.degradation, changed),
         }
 

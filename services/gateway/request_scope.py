@@ -122,4 +122,5 @@ class RequestScope:
             phases=tuple(timeline.measured_phases()),
             asked=timeline.asked,
             attempts=timeline.attempts,
+            model_choice=request.model_choice,
         )

@@ -23,6 +23,11 @@ with interrupts_end_at_once():
     from services.launcher.plan import instance_names
     from services.launcher.role_settings import settings_of, stack_problems
     from services.launcher.up_arguments import build_up_parser
+    from services.launcher.virtual_names import (
+        described_virtual_model,
+        virtual_model_problems,
+        virtual_models_of,
+    )
     from shared.config.config_file import ConfigFile, find_config_file
     from shared.config.fields import ConfigError
     from shared.config.settings import STACK_SOURCE, Setting, Settings, SourceKind, unknown_variables
@@ -37,6 +42,7 @@ EXIT_WRONG = 2
 SECRET = "********"  # noqa: S105 - what is shown instead of one
 OWN_SERVER = "a server of its own"
 OWN_CREDENTIALS = "a file for each instance"
+VIRTUAL = "virtual_models"
 _PASSWORD = re.compile(r"://[^/@]*@")
 
 
@@ -94,6 +100,7 @@ def _alone(environ: Mapping[str, str]) -> tuple[dict[str, Settings], list[str]]:
     except ConfigError as error:
         file, problems = ConfigFile(), [error.message]
     settings = {role: settings_of(role, file, environ, {}, {}) for role in ROLES}
+    problems += virtual_model_problems(settings["gateway"][VIRTUAL], ())
     return settings, problems + list(stack_problems(settings, dict.fromkeys(ROLES, 0)))
 
 
@@ -131,6 +138,8 @@ def _lines(settings: Mapping[str, Settings], sampling: Sequence[SamplingDefault]
             yield f"  {name:{name_width}}  {text:24}  {settings[role][name].source}"
             for each in sampling if name == SAMPLING else ():
                 yield f"    {each.name:{name_width - 2}}  {each.shown!s:24}  {each.source}"
+            for model in virtual_models_of(settings[role][name]) if name == VIRTUAL else ():
+                yield f"    {model.name:{name_width - 2}}  {described_virtual_model(model)}"
         yield ""
 
 
@@ -141,6 +150,10 @@ def _as_json(settings: Mapping[str, Settings], sampling: Sequence[SamplingDefaul
             for name, setting in settings[role].by_name.items()
         }
         for role in ROLES
+    }
+    report["gateway"][VIRTUAL]["names"] = {
+        model.name: described_virtual_model(model)
+        for model in virtual_models_of(settings["gateway"][VIRTUAL])
     }
     report["decode"][SAMPLING]["in_force"] = {
         each.name: {"value": each.shown, "source": each.source} for each in sampling

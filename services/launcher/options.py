@@ -19,6 +19,7 @@ from services.launcher.up_arguments import (
     MAX_START_TIMEOUT_S,
     build_up_parser,
 )
+from services.launcher.virtual_names import virtual_model_problems, virtual_models_of
 from shared.blocks.block_hash import FLEET_KEY_BYTES
 from shared.bus.addresses import MAX_SERVERS, are_server_urls
 from shared.config.config_file import ConfigFile, find_config_file
@@ -148,7 +149,10 @@ def stack_options(
     own_model = settings_of("decode", file, environ, {}, {})["model"]
     served_name = decode["served_name"]
     problems += file_problems(file, own_model)
-    problems += naming_problems(said, served_name, gateway["default_model"])
+    virtual = gateway["virtual_models"]
+    names = [model.name for model in virtual_models_of(virtual)]
+    problems += naming_problems(said, served_name, gateway["default_model"], names)
+    problems += virtual_model_problems(virtual, [each.served_name for each in said])
     return StackOptions(
         counts=counts,
         settings=settings,

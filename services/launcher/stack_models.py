@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +66,10 @@ def file_problems(file: ConfigFile, model: Setting) -> Iterator[str]:
 
 
 def naming_problems(
-    models: Sequence[StackModel], served_name: Setting, default_model: Setting
+    models: Sequence[StackModel],
+    served_name: Setting,
+    default_model: Setting,
+    virtual_names: Collection[str] = (),
 ) -> Iterator[str]:
     """One sentence for every reason why clients could not ask for each of the models."""
     if len(models) > MAX_MODELS:
@@ -78,11 +81,14 @@ def naming_problems(
                 "to 128 letters, digits and any of . : @ / _ -"
             )
     if len(models) > 1:
-        yield from _problems_of_several(models, served_name, default_model)
+        yield from _problems_of_several(models, served_name, default_model, virtual_names)
 
 
 def _problems_of_several(
-    models: Sequence[StackModel], served_name: Setting, default_model: Setting
+    models: Sequence[StackModel],
+    served_name: Setting,
+    default_model: Setting,
+    virtual_names: Collection[str],
 ) -> Iterator[str]:
     names = [each.served_name for each in models]
     for name, count in Counter(names).items():
@@ -97,7 +103,7 @@ def _problems_of_several(
             f"{served_name.source}: served_name is the name of one model and {len(models)} are served; write "
             f"NAME=MODEL, or NAME = MODEL under [{MODELS_TABLE}]"
         )
-    if default_model.said and default_model.value not in ("", *names):
+    if default_model.said and default_model.value not in ("", *names, *virtual_names):
         yield (
             f"{default_model.source}: default_model is {default_model.value!r}, and the stack serves "
             f"{', '.join(names)}; name one of them"

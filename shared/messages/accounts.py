@@ -42,7 +42,8 @@ class AttemptAccount:
 @dataclass(frozen=True, slots=True)
 class RequestAccount:
     """A request that has ended, beside `compared` others of its model whose prompts are in the same length
-    band; `ttft_us` is 0 where no token was delivered."""
+    band; `ttft_us` is 0 where no token was delivered. `model_choice` says how its model was chosen, "" where
+    its client named it."""
 
     request_id: str
     client_id: str
@@ -61,6 +62,7 @@ class RequestAccount:
     compared: int
     phases: tuple[PhaseAccount, ...]
     attempts: tuple[AttemptAccount, ...]
+    model_choice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

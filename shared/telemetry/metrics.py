@@ -87,6 +87,19 @@ ROUTING_DECISIONS = Counter(
     "Placements that workers took, by who computes the prompt: disaggregated (prefill) or local (decode).",
     ["path"],
 )
+MODEL_CHOICES = Counter(
+    "penstock_model_choices_total",
+    "Requests that named a virtual model, or might fall back, by what answered and by what it was taken: "
+    "rule, share or named; or why the first one was passed over: shed, down, slow, context, failed.",
+    ["asked", "model", "by"],
+)
+MODEL_CHOICE_SECONDS = Histogram(
+    "penstock_model_choice_seconds", "The choice of a model by rules.", buckets=HOP_BUCKETS
+)
+VIRTUAL_MODELS_STALE = Gauge(
+    "penstock_virtual_models_stale",
+    "1 while the file of virtual models cannot be used and its last good state is in force.",
+)
 HTTP_CONNECTIONS = Gauge("penstock_http_connections", "Open connections of the HTTP edge.")
 CONNECTIONS_CLOSED = Counter(
     "penstock_connections_closed_total",
@@ -315,6 +328,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         HOP_SECONDS,
         HTTP_CONNECTIONS,
         INTER_TOKEN_LATENCY,
+        MODEL_CHOICES,
+        MODEL_CHOICE_SECONDS,
         ROUTING_DECISIONS,
         PROMPT_TOKENS,
         QUEUE_DEPTH,
@@ -328,6 +343,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         TIME_TO_FIRST_TOKEN,
         TLS_STALE,
         TRACED_REQUESTS,
+        VIRTUAL_MODELS_STALE,
         WARM_HINTS,
     ),
     "tokenizer": (QUEUE_DEPTH, SERVED_MODEL),

@@ -41,6 +41,7 @@ ROOMS = (
             "services/gateway/asks",
             "services/gateway/session",
             "services/gateway/keys",
+            "services/gateway/virtual",
             "shared/sampling",
             "shared/messages/preprocessing.py",
             "shared/text/stops.py",

@@ -160,6 +160,7 @@ GATEWAY_ORDER = (
     "edge_certificate",
     "question",
     "keys",
+    "virtual",
     "fleet",
     "scope",
     "tracing",

@@ -71,7 +71,26 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument(
         "--token-ids", type=token_id_list, metavar="1,2,3", help="the prompt as ids instead of TEXT"
     )
-    prompt.add_argument("--model", default="", help="refuse to be answered by another model")
+    prompt.add_argument(
+        "--model", default="", help="which one answers, or a virtual name by whose rules one is chosen"
+    )
+    others = prompt.add_mutually_exclusive_group()
+    others.add_argument(
+        "--fallback",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="answers where the one before it is shed, down or too slow; several in order",
+    )
+    others.add_argument(
+        "--no-fallback", action="store_true", help="only the model that a virtual name chooses answers"
+    )
+    prompt.add_argument(
+        "--sticky-key",
+        default="",
+        metavar="TEXT",
+        help="with the same one the same of several models answers",
+    )
     prompt.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
     prompt.add_argument("--k", type=natural, help="passages to retrieve, 1 to 16 (default 3)")
     add_search_options(prompt)
@@ -187,7 +206,12 @@ def _read_prompt(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
 
 
 def _request(args: argparse.Namespace) -> pb.GenerateRequest:
-    request = pb.GenerateRequest(model=args.model, priority=PRIORITIES[args.priority])
+    request = pb.GenerateRequest(
+        model=args.model, priority=PRIORITIES[args.priority], sticky_key=args.sticky_key
+    )
+    if args.fallback or args.no_fallback:
+        request.fallback.allowed = not args.no_fallback
+        request.fallback.models.extend(args.fallback)
     _set_prompt(request, args)
     set_sampling(request, args)
     for name in CONSTRAINTS:

@@ -63,6 +63,8 @@ class TextOutput:
         if info.retrieval_query:
             searched = " ".join(info.retrieval_query.split())
             print(f"{self._command}: searched for: {searched}", file=self._err)
+        if info.HasField("model_choice"):
+            print(f"{self._command}: {info.model_choice.why}", file=self._err)
         if info.degraded:
             print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
         if info.warning:
@@ -130,6 +132,7 @@ class JsonOutput:
             retrieval_query=info.retrieval_query,
             sampling=_numbers(info.sampling),
             **({"cached": _cached(info.cached)} if info.HasField("cached") else {}),
+            **({"model_choice": _choice(info.model_choice)} if info.HasField("model_choice") else {}),
         )
 
     def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
@@ -233,3 +236,14 @@ def _told(cached: pb.CachedAnswer) -> str:
 
 def _cached(cached: pb.CachedAnswer) -> dict[str, object]:
     return {"request_id": cached.request_id, "age_ms": cached.age_ms, "similarity": cached.similarity}
+
+
+def _choice(choice: pb.ModelChoice) -> dict[str, Any]:
+    """Return how the model was chosen, as the contract has it."""
+    return {
+        "asked": choice.asked,
+        "rule": choice.rule,
+        "why": choice.why,
+        **({"hardness": choice.hardness} if choice.HasField("hardness") else {}),
+        "skipped": [{"model": each.model, "why": each.why} for each in choice.skipped],
+    }

@@ -16,7 +16,8 @@ HERE = "the gateway"
 
 def request_words(account: RequestAccount) -> str:
     """Return sentences, then a table of the phases in which something passed."""
-    sentences = [_summary(account), _longest(account), *_moves(account), *_verdict(account)]
+    chosen = [account.model_choice] if account.model_choice else []
+    sentences = [_summary(account), *chosen, _longest(account), *_moves(account), *_verdict(account)]
     rows = [_row(phase, account) for phase in account.phases if phase.duration_us]
     return escaped_controls("\n".join([*sentences, "", table(HEAD, rows)]))
 

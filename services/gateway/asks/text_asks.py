@@ -72,7 +72,10 @@ class TextAsks:
 
     def models(self, key: ApiKey) -> tuple[ServedModel, ...]:
         """Return what the key's tenant may name."""
-        return served_models(self._fleet, key.tenant, self._calls.context.config.default_model)
+        context = self._calls.context
+        return served_models(
+            self._fleet, key.tenant, context.config.default_model, context.virtual_models.all()
+        )
 
     async def tokenize(
         self, key: ApiKey, request: Request, deadline: Deadline, *, add_special_tokens: bool = True
@@ -136,6 +139,12 @@ class TextAsks:
         An adapter has the tokenizer of its model. `tenant` None: of a request that has been placed and goes
         on when its adapter is there no more.
         """
+        virtual = self._calls.context.virtual_models.find(wanted_model)
+        if virtual is not None and role == "tokenizer":
+            raise InvalidRequest(
+                f"{virtual.name} stands for several models, and each reads text in its own way: send one of "
+                f"{', '.join(virtual.targets)}"
+            )
         found = await self._calls.ready(call, role, partial(self._fleet.instances, role))
         served = {view.heartbeat.model for view in found}
         named, adapter = split_model(wanted_model, served) if role == "tokenizer" else (wanted_model, "")

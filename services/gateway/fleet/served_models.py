@@ -1,13 +1,15 @@
-"""List what the fleet serves now, as its heartbeats say. For every edge."""
+"""List what the fleet serves now, as its heartbeats say, and the virtual names for it. For every edge."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from services.gateway.fleet.default_sampling import defaults_in_force
 from services.gateway.fleet.model_identity import find_model, hidden_adapters
 from services.gateway.request.request import known_as
 from shared.bus.fleet import FleetView, InstanceView
+from shared.files.virtual_model import VirtualModel
 from shared.roles import REQUIRED_ROLES, TARGET_ROLES
 from shared.sampling.defaults import SamplingDefault
 
@@ -18,7 +20,8 @@ EMBEDDING_ROLE = "retriever"
 class ServedModel:
     """`context_tokens` is what every worker takes, 0 while none is ready; `instances` are (role, name).
     `base` is the name of the model that an adapter is over, "" for a model. `default_sampling`: of one that
-    generates, one for each of DEFAULTED. `is_default`: a request that names none gets it."""
+    generates, one for each of DEFAULTED. `is_default`: a request that names none gets it. `targets`: of a
+    virtual name, the models that may answer for it; it can do what all of them can that are there."""
 
     name: str
     embeds: bool
@@ -28,6 +31,7 @@ class ServedModel:
     base: str = ""
     default_sampling: tuple[SamplingDefault, ...] = ()
     is_default: bool = False
+    targets: tuple[str, ...] = ()
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -37,9 +41,15 @@ class ServedModel:
         return ("complete", "chat") if self.has_chat_template else ("complete",)
 
 
-def served_models(fleet: FleetView, tenant: str = "", default_model: str = "") -> tuple[ServedModel, ...]:
-    """Return the models of decode workers, the default one first and the others by name, each before its
-    adapters for the tenant, then those that embed. A model that is alone is the default one."""
+def served_models(
+    fleet: FleetView,
+    tenant: str = "",
+    default_model: str = "",
+    virtual_models: Iterable[VirtualModel] = (),
+) -> tuple[ServedModel, ...]:
+    """Return the models of decode workers and the virtual names, the default one first and the others by
+    name, each before its adapters for the tenant, then those that embed. A model that is alone is the default
+    one."""
     beats = [view.heartbeat for view in fleet.instances("decode")]
     hidden = hidden_adapters(beats, tenant)
     generating = {beat.model for beat in beats}
@@ -54,12 +64,28 @@ def served_models(fleet: FleetView, tenant: str = "", default_model: str = "") -
     found += [_embedding_model(fleet, name) for name in embedding]
     bases = {beat.model for beat in beats}
     default = known_as(default_model, bases) or (next(iter(bases)) if len(bases) == 1 else "")
+    virtual = {model.name: model for model in virtual_models}
+    default = default_model if default_model in virtual else default
+    found = [model for model in found if model.name not in virtual]  # a virtual name counts first
+    found += [_virtual(model, found) for model in virtual.values()]
     found = [replace(model, is_default=not model.embeds and model.name == default) for model in found]
 
     def place(model: ServedModel) -> tuple[bool, bool, str]:  # many clients take the first
         return model.embeds, (model.base or model.name) != default, model.name
 
     return tuple(sorted(found, key=place))
+
+
+def _virtual(virtual: VirtualModel, served: Sequence[ServedModel]) -> ServedModel:
+    there = [model for model in served if model.name in virtual.targets]
+    return ServedModel(
+        name=virtual.name,
+        embeds=False,
+        context_tokens=min((model.context_tokens for model in there), default=0),
+        has_chat_template=bool(there) and all(model.has_chat_template for model in there),
+        instances=(),
+        targets=virtual.targets,
+    )
 
 
 def _generating_model(fleet: FleetView, name: str, tenant: str) -> ServedModel:

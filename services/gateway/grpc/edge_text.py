@@ -187,4 +187,5 @@ def _model(model: ServedModel) -> pb.Model:
         base=model.base,
         default_sampling=map(_default, model.default_sampling),
         is_default=model.is_default,
+        targets=model.targets,
     )

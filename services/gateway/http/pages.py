@@ -113,6 +113,8 @@ def _model(model: ServedModel) -> dict[str, Any]:
     ours: dict[str, Any] = {"capabilities": list(model.capabilities)}
     if not model.embeds:
         ours["default"] = model.is_default
+    if model.targets:
+        ours["targets"] = list(model.targets)
     if model.default_sampling:
         held = {each.name: {"value": each.shown, "source": each.source} for each in model.default_sampling}
         ours["default_sampling"] = held

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from services.gateway.admission.admission import check_class, check_ttft, check_wait
+from services.gateway.admission.admission import check_class, check_ttft, check_wait, predict_ttft_s
 from services.gateway.admission.ticket import CLASSES
 from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity, find_model, waits_for_worker
 from services.gateway.fleet.routing import longest_context, serving
+from services.gateway.fleet.sent_load import LoadedView
 from services.gateway.request.prompt_passages import prompt_room_tokens
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
-from shared.errors import ContextExceeded, InvalidRequest
+from shared.errors import ContextExceeded, InvalidRequest, Overloaded
+
+TOO_SLOW = "limit"
+"""Why a model is passed over that keeps the deadline, but not the limit of the virtual name."""
+
+
+class TooSlow(Overloaded):
+    """The first token is predicted later than the virtual name allows while another model is left."""
 
 
 class AdmissionGate:
@@ -43,7 +52,8 @@ class AdmissionGate:
 
     def _check_proven_tokens(self, request: Request) -> None:
         instances = self._context.fleet.instances
-        if waits_for_worker(request.model, instances):
+        is_virtual = self._context.virtual_models.find(request.model) is not None
+        if is_virtual or waits_for_worker(request.model, instances):
             return
         model = find_model(request.model, instances, request.tenant)
         context_tokens, ids = self._context_tokens(model), request.token_ids
@@ -83,14 +93,40 @@ class AdmissionGate:
         tokens: int = 0,
         block_hashes: Sequence[bytes] = (),
     ) -> None:
-        """Raises Overloaded or DeadlineExpired when the first token cannot come in time.
+        """Raises Overloaded or DeadlineExpired when the first token cannot come in time, TooSlow where it can
+        and another model is to be tried first.
 
         Without the prompt, by what is queued alone.
         """
-        prefills = serving(self._context.fleet.instances("prefill"), "prefill", model)
-        loaded = [self._context.sent_load.with_sent(view) for view in prefills]
         share = request.share.for_workers(self._context.config.fleet_key)
-        check_ttft(loaded, budget.first_token.remaining_s(), tokens, block_hashes, share)
+        remaining_s = budget.first_token.remaining_s()
+        check_ttft(self._prefills(model), remaining_s, tokens, block_hashes, share)
+        choice = request.model_choice
+        if choice is None or choice.max_ttft_ms is None:
+            return
+        predicted_ms = 1000 * self.predict_ttft_s(model, request, tokens, block_hashes)
+        if predicted_ms > choice.max_ttft_ms:
+            raise TooSlow(
+                f"the first token of {model.served_name} would take about {predicted_ms:.0f} ms, and "
+                f"{choice.asked} allows {choice.max_ttft_ms:.0f} ms: retry later",
+                hop="prefill",
+                retry_after_ms=max(1, math.ceil(predicted_ms - choice.max_ttft_ms)),
+                reason=TOO_SLOW,
+            )
+
+    def predict_ttft_s(
+        self, model: ModelIdentity, request: Request, tokens: int, block_hashes: Sequence[bytes] = ()
+    ) -> float:
+        """Return how long the first token would take: the turn at decode, then the prompt behind those that
+        are queued."""
+        share = request.share.for_workers(self._context.config.fleet_key)
+        queue = self._context.admission_queue
+        wait_s = queue.expected_wait_s(model, CLASSES[request.priority], request.share)
+        return wait_s + predict_ttft_s(self._prefills(model), tokens, block_hashes, share)
+
+    def _prefills(self, model: ModelIdentity) -> list[LoadedView]:
+        views = serving(self._context.fleet.instances("prefill"), "prefill", model)
+        return [self._context.sent_load.with_sent(view) for view in views]
 
     def _context_tokens(self, model: ModelIdentity) -> int:
         return longest_context(self._context.fleet.instances, model)

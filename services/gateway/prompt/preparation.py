@@ -91,7 +91,7 @@ class Preparation:
         request = self._scope.request
         model = await self._preprocessor.admit_request(request)
         self._state.begin_phase(RequestPhase.ADMIT, model.served_name)
-        self._timeline.mark_phase("admit")
+        self._timeline.mark_admitted(request.model_choice)
         request = resolve_sampling(request, defaults_in_force(model, self._context.fleet.instances))
         self._cached.set_request(request)
         read = await self._cached.look_up_beside(model, self._read_prompt(request, model))
@@ -172,7 +172,9 @@ class Preparation:
                 retrieval_query=read.retrieval_query,
                 sampling=sampling_in_force(request.sampling),
                 resume_token=self._scope.resume_token,
-            )
+                model_choice=choice_event(request),
+            ),
+            may_change=request.may_fall_back,
         )
         self._state.begin_phase(RequestPhase.ROUTE)
         reusable = prompt.block_hashes if self._state.told.complete else ()
@@ -204,6 +206,7 @@ class Preparation:
                 cached=pb.CachedAnswer(
                     request_id=kept.request_id, age_ms=found.age_ms, similarity=found.similarity
                 ),
+                model_choice=choice_event(request),
             )
         )
         ids = tuple(unpack_ids(kept.token_ids))
@@ -245,3 +248,8 @@ class Preparation:
         check_prompt_logprobs(request.sampling, len(prompt_ids))
         self._state.begin_log(log, PromptLogprobsBuffer.wanted(len(prompt_ids)))
         self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])
+
+
+def choice_event(request: Request) -> pb.ModelChoice | None:
+    """Return what the client is told of how its model was chosen, None where it chose itself."""
+    return None if request.model_choice is None else request.model_choice.message()

@@ -103,7 +103,7 @@ class Preprocessor:
             others_are_served = bool(instances("decode"))
             waiting = self._context.away_models.waiting(request.model) if others_are_served else nullcontext()
             with waiting:
-                deadline = Deadline.after(self._wait_s())
+                deadline = Deadline.after(0.0 if request.may_fall_back else self._wait_s())
                 await wait_for_instances(workers, "decode", deadline, model=request.model)
         return find_model(request.model, instances, request.tenant)
 
@@ -207,7 +207,8 @@ class Preprocessor:
             return self._read[1]
         share_s = self._config.tokenize_share * self._budget.first_token_s
         end = self._budget.first_token
-        answer, _ = await self._ask_any("tokenizer", asked, model, share_s, end, self._wait_s())
+        wait_s = 0.0 if request.may_fall_back else self._wait_s()
+        answer, _ = await self._ask_any("tokenizer", asked, model, share_s, end, wait_s)
         if not isinstance(answer, Tokenized) or len(answer.passage_places) != len(sent):
             raise unexpected_answer(answer, "tokenizer")
         places = dict(zip(sent, answer.passage_places, strict=True))

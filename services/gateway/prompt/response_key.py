@@ -46,6 +46,10 @@ def response_key(
         priority=NORMAL_PRIORITY,
         client_sent_unix_us=0,
         retrieval=replace(request.retrieval, may_degrade=True),  # a degraded answer is not kept
+        # Which model answers is in `models`, however it was chosen.
+        fallback=None,
+        sticky_key="",
+        model_choice=None,
     )
     token_ids = b"" if request.token_ids is None else pack_ids(request.token_ids)
     searches = request.retrieval.passages and not request.retrieval.query

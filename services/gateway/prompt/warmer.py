@@ -107,6 +107,12 @@ class Warmer:
             self._cancel()
         self._warmed_at = None
 
+    def drop(self) -> None:
+        """Another model is to answer: nothing of this is of any use."""
+        if self._task is not None:
+            self._task.cancel()
+        self._cancel()
+
     def on_lost(self, lost: Lost, sender: str) -> None:
         """An engine failed over what was only to be warmed: a strike, as that of a route would be."""
         if not any(sender in ("", instance) for _, instance in self._asked):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.cache_use import NO_CACHE, CacheUse, read_cache_use
 from services.gateway.request.chat_prompt import read_json, read_tools, read_turns
+from services.gateway.request.fallback_use import FallbackUse, read_fallback, read_sticky_key
+from services.gateway.request.model_choice import ModelChoice
 from services.gateway.request.resume_token import ResumeClaim, ResumeTokens
 from services.gateway.request.retrieval_use import SHARED_PREFIX, RetrievalUse, read_retrieval_use
 from services.gateway.request.sampling import validate_sampling
@@ -76,6 +78,14 @@ class Request:
     weight: int = 1
     resume_tokens: ResumeTokens | None = None
     resumed: ResumeClaim | None = None
+    fallback: FallbackUse | None = None
+    sticky_key: str = ""
+    model_choice: ModelChoice | None = None
+
+    @property
+    def may_fall_back(self) -> bool:
+        """Whether there is another model that may answer."""
+        return self.model_choice is not None and bool(self.model_choice.left)
 
     @property
     def resumable(self) -> bool:
@@ -165,6 +175,8 @@ def validate_request(
         cache=read_cache_use(message, sampling, chat, cache_mode),
         open_sampling=tuple(name for name in DEFAULTED if not message.sampling.HasField(name)),
         weight=weight,
+        fallback=read_fallback(message),
+        sticky_key=read_sticky_key(message),
     )
     _check_tools(request)
     if request.retrieval.passages:

@@ -78,6 +78,7 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
         reason = FINISH_REASONS.get(outcome.finish, outcome.finish)
         metrics.FINISHED_REQUESTS.labels(model=record.model, finish_reason=reason).inc()
     _count_usage(record)
+    _count_choice(record)
     bucket = metrics.prompt_bucket(record.prompt_tokens)
     if record.ttft_us is not None:
         metrics.TIME_TO_FIRST_TOKEN.labels(model=record.model, prompt_tokens=bucket).observe(
@@ -95,6 +96,7 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
         trace_id=record.span.trace_id,
         tenant=record.tenant,
         model=record.model,
+        **({"model_choice": record.model_choice.sentence} if record.model_choice else {}),
         outcome=outcome.word,
         error=record.error_text,
         workers=" ".join(record.workers),
@@ -103,6 +105,15 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
         ttft_us=record.ttft_us,
         total_us=record.total_us,
     )
+
+
+def _count_choice(record: RequestRecord) -> None:
+    """Count the model that a request got which did not simply name one."""
+    choice = record.model_choice
+    if choice is not None:
+        metrics.MODEL_CHOICES.labels(
+            asked=MODELS.label(choice.asked), model=MODELS.label(choice.model), by=choice.by
+        ).inc()
 
 
 def _count_usage(record: RequestRecord) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.gateway.request.model_choice import ModelChoice
 from shared.roles import hop_of_phase
 from shared.telemetry.timeline import Phase
 from shared.telemetry.trace_context import TraceContext
@@ -42,7 +43,7 @@ class AskedInstance:
 class RequestRecord:
     """Times are microseconds since `began_unix_us`, by the gateway's clock alone. `span` is the request's own
     span, `parent_span_id` that of its client, "" without one. `error` is the code of the error that ended it,
-    `hop` where that was."""
+    `hop` where that was. `model_choice`: how its model was chosen, None where its client named it."""
 
     request_id: str
     client_id: str
@@ -71,6 +72,7 @@ class RequestRecord:
     phases: tuple[Phase, ...]
     asked: tuple[AskedInstance, ...]
     attempts: tuple[Attempt, ...]
+    model_choice: ModelChoice | None = None
 
     @property
     def ended_unix_us(self) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.request.model_choice import ModelChoice
 from services.gateway.scope.request_record import AskedInstance, Attempt
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import Mark
@@ -55,6 +56,13 @@ class RequestTimeline:
     def mark_phase(self, phase: str) -> None:
         """Everything since the last mark was `phase`."""
         self._timeline.mark(phase)
+
+    def mark_admitted(self, choice: ModelChoice | None) -> None:
+        """Everything since the last mark was admission, with the choice of a model where there was one."""
+        if choice is None:
+            self._timeline.mark("admit")
+        else:
+            self._timeline.split("admit", [("route.model", choice.took_us)])
 
     def note_asked(self, role: str, instance: str) -> None:
         """An instance is asked now, before there is a route."""

@@ -66,11 +66,17 @@ class ResponseBuffer:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def put_prompt(self, prompt: pb.PromptInfo) -> None:
+    def put_prompt(self, prompt: pb.PromptInfo, *, may_change: bool = False) -> None:
         """It goes out a moment later: until then the request is on its way to its workers, and they come
-        first."""
+        first. One that `may_change` goes out with what follows it, unless another one takes its place."""
         self._prompt = prompt
+        if may_change:
+            return
         asyncio.get_running_loop().call_later(PROMPT_S, self._fill)
+
+    def take_back_prompt(self) -> None:
+        """Forget the prompt of a model that does not answer; it has not gone out yet."""
+        self._prompt = None
 
     def put_prompt_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Put the log-probabilities of the prompt's next tokens; they go before any text."""

@@ -132,6 +132,14 @@ class SessionState:
         self.told.release()  # what waits is of an earlier one
         self.phase = RequestPhase.ROUTE
 
+    def leave_model(self) -> None:
+        """Another model is to answer: what still comes from the workers of this one is stale."""
+        self.epoch += 1
+        self.route, self.fruitless, self.epoch_tokens = None, 0, 0
+        self.successor, self.is_let_go = "", False
+        self.told.release()
+        self.phase = RequestPhase.ADMIT
+
     def count_replacement(self) -> None:
         """The route failed; call it before the next one begins."""
         self.replacements += 1

@@ -132,7 +132,10 @@ class Router:
         return None
 
     def _wait_s(self, deadline: Deadline) -> float:
-        """Return how long to wait for a role without a ready instance."""
+        """Return how long to wait for a role without a ready instance: not at all where another model may
+        answer."""
+        if self._request.may_fall_back and not self._state.log.ids:
+            return 0.0
         return min(self._config.admit_wait_s, self._config.place_share * deadline.remaining_s())
 
     def _check_turn(self, ticket: Ticket, role: str, full: Overloaded, deadline: Deadline) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -21,6 +22,7 @@ from services.gateway.keys.allowance import Allowance
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.answer_citing import AnswerCiting, citation_event
 from services.gateway.prompt.cached_response import CachedResponse
+from services.gateway.prompt.model_chooser import ModelChooser
 from services.gateway.prompt.preparation import Preparation, PreparedPrompt
 from services.gateway.prompt.preprocessor import Preprocessor
 from services.gateway.prompt.stream_takeover import StreamTakeover
@@ -71,6 +73,7 @@ class Session:
         self,
         context: SessionContext,
         gate: AdmissionGate,
+        chooser: ModelChooser,
         request_id: str,
         request: Request,
         budget: Budget,
@@ -89,19 +92,25 @@ class Session:
         self.latencies = context.latencies
         self._context = context
         self._gate = gate
+        self._chooser = chooser
         self._poison_requests = context.poison_requests
         self.budget = budget
         self._crash_record = scope.crash_record
         self._interruption = Interruption()
-        self._cached = CachedResponse(scope)
-        self._citing = AnswerCiting(scope)
         self._watch = RouteWatch(scope)
         self.intake = TextIntake(scope, self._watch, self._interruption)
-        self._preprocessor = Preprocessor(scope)
-        self.warmer = Warmer(scope, gate, self._preprocessor)
-        self._successors: SuccessorSearch | None = None  # from when it can be routed on
         self._outcome: Outcome | None = None
         self._call_ended = False
+        self._begin_model()
+
+    def _begin_model(self) -> None:
+        """Make the parts that prepare the request for its model."""
+        scope = self._scope
+        self._cached = CachedResponse(scope)
+        self._citing = AnswerCiting(scope)
+        self._preprocessor = Preprocessor(scope)
+        self.warmer = Warmer(scope, self._gate, self._preprocessor)
+        self._successors: SuccessorSearch | None = None  # from when it can be routed on
 
     # ---- what comes in: synchronous, never waits ---------------------------------------------------
 
@@ -240,7 +249,36 @@ class Session:
         return Outcome.of(_gateway_failed(error))
 
     async def _drive_request(self) -> str:
-        """The walk of the request; returns the word it finished with."""
+        """The walk of the request, by one model after another; returns the word it finished with."""
+        while True:
+            try:
+                return await self._drive_model()
+            except PenstockError as error:
+                if not self._fall_back(error):
+                    raise
+
+    def _fall_back(self, error: PenstockError) -> bool:
+        """Take another model after `error`, if the request allows one and its client has no token yet."""
+        state, scope = self.state, self._scope
+        over = bool(state.log.ids) or self._interruption.error is not None
+        if over or not scope.request.may_fall_back or self._deadline.remaining_s() < LATE_S:
+            return False
+        request = self._chooser.choose_next(scope.request, self.budget, error, routed=state.epoch > 0)
+        if request is None:
+            return False
+        log.info("model_passed_over", request_id=self.request_id, model=scope.request.model, why=error.code)
+        self.warmer.drop()
+        if state.route is not None:
+            self._cancel_epoch(error)
+        state.leave_model()
+        self.response.take_back_prompt()
+        self.timeline.mark_phase("route.model")
+        self._scope, self.request = replace(scope, request=request), request
+        self._begin_model()
+        return True
+
+    async def _drive_model(self) -> str:
+        """The walk of the request by the model that it is for now."""
         prompt = await self._prepare_prompt()
         if prompt is None:
             return self.state.finish

@@ -14,6 +14,7 @@ from services.gateway.context import SessionContext
 from services.gateway.keys.allowance import Allowance
 from services.gateway.keys.key_gate import KeyGate, KeyMessage
 from services.gateway.prompt.admission_gate import AdmissionGate
+from services.gateway.prompt.model_chooser import ModelChooser
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
@@ -61,6 +62,7 @@ class SessionRegistry:
         self._context = context
         self._key_gate = key_gate
         self._gate = AdmissionGate(context)
+        self._chooser = ModelChooser(context, self._gate)
         self._incarnation = incarnation
         self._heartbeat = heartbeat
         self._changed = changed
@@ -103,14 +105,27 @@ class SessionRegistry:
 
         A session that was started charges the allowance, whatever becomes of it.
         """
-        for request, budget, _ in admitted:
-            if request.resumed is None:  # else it has been let in already
-                self._gate.check_request(request, budget)
+        requests = self._admit([(request, budget) for request, budget, _ in admitted])
         identity = call_identity()
         return [
-            self._open_session(*each, identity, identity.request_id(self.instance, choice))
-            for choice, each in enumerate(admitted)
+            self._open_session(
+                request, budget, allowance, identity, identity.request_id(self.instance, choice)
+            )
+            for choice, (request, (_, budget, allowance)) in enumerate(zip(requests, admitted, strict=True))
         ]
+
+    def _admit(self, asked: Sequence[tuple[Request, Budget]]) -> list[Request]:
+        """Return the requests of a call, each for the model that answers it: where that is to be chosen, the
+        first one chooses for all. Raises why one is not taken."""
+        first, budget = asked[0]
+        if first.resumed is not None:  # it has been let in already
+            return [request for request, _ in asked]
+        if self._chooser.concerns(first):
+            chosen = self._chooser.choose(first, budget)
+            return [chosen, *(self._chooser.follow(request, its, chosen) for request, its in asked[1:])]
+        for request, its in asked:
+            self._gate.check_request(request, its)
+        return [request for request, _ in asked]
 
     def _open_session(
         self,
@@ -122,7 +137,15 @@ class SessionRegistry:
     ) -> Session:
         self._context.pressure.record_budget(request.tenant, budget.first_token_s)
         session = Session(
-            self._context, self._gate, request_id, request, budget, allowance, next(self._turns), identity
+            self._context,
+            self._gate,
+            self._chooser,
+            request_id,
+            request,
+            budget,
+            allowance,
+            next(self._turns),
+            identity,
         )
         self._live[request_id] = session
         self._shares.begin(request.tenant)

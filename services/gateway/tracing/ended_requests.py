@@ -70,6 +70,7 @@ class EndedRequests:
             compared=len(others),
             phases=tuple(_phase_accounts(record, others)),
             attempts=tuple(_attempt_accounts(record)),
+            model_choice="" if record.model_choice is None else record.model_choice.sentence,
         )
 
 

@@ -54,7 +54,7 @@ def _request_span(record: RequestRecord, gateway: str) -> HopSpan:
     attributes: dict[str, Value] = {
         "gen_ai.operation.name": record.operation,
         "gen_ai.provider.name": "penstock",
-        "gen_ai.request.model": record.model,
+        "gen_ai.request.model": record.model if record.model_choice is None else record.model_choice.asked,
         "gen_ai.request.max_tokens": record.max_tokens,
         "gen_ai.request.temperature": record.temperature,
         "gen_ai.request.top_p": record.top_p,
@@ -71,6 +71,7 @@ def _request_span(record: RequestRecord, gateway: str) -> HopSpan:
         "penstock.client_request_id": record.client_id,
         "penstock.tenant": record.tenant,
         "penstock.endpoint": record.endpoint,
+        "penstock.model_choice": "" if record.model_choice is None else record.model_choice.sentence,
         "error.type": record.error,
         "penstock.error.hop": record.hop,
     }

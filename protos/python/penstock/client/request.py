@@ -95,6 +95,8 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     retrieval_query: str
     score_threshold: float
     cache: CacheModeName
+    fallback: bool | Sequence[str]
+    sticky_key: str
 
 
 class RetrieveOptions(TypedDict, total=False):
@@ -123,6 +125,7 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
     request = pb.GenerateRequest(
         model=others.pop("model", ""),
         priority=_PRIORITIES[others.pop("priority", "normal")],
+        sticky_key=others.pop("sticky_key", ""),
         inter_token_deadline_ms=_milliseconds(others.pop("inter_token_s", 0.0)),
     )
     others.pop("deadline_s", None)  # counted by the call, over all of its attempts
@@ -140,6 +143,9 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
         request.retrieval.order = _PASSAGE_ORDERS[order]
     if (mode := others.pop("cache", None)) is not None:
         request.cache.mode = _CACHE_MODES[mode]
+    if (fallback := others.pop("fallback", None)) is not None:
+        models = () if isinstance(fallback, bool) else (fallback,) if isinstance(fallback, str) else fallback
+        request.fallback.CopyFrom(pb.Fallback(allowed=fallback is not False, models=models))
     if (choices := others.pop("n", None)) is not None:
         request.n = choices
     _set_prompt(request, prompt)

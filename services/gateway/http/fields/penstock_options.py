@@ -9,6 +9,7 @@ from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
+from services.gateway.request.fallback_use import MAX_STICKY_KEY_CHARS
 from services.gateway.request.resume_token import ResumePoint
 from services.gateway.request.retrieval_use import ORDERS
 from shared.sampling.parameters import Bounds
@@ -23,11 +24,13 @@ CACHE_MODES_BY_NAME = {
 ORDERS_BY_NAME = {name: order for order, name in ORDERS.items()}
 PRIORITIES_BY_NAME = {"low": pb.PRIORITY_LOW, "normal": pb.PRIORITY_NORMAL, "high": pb.PRIORITY_HIGH}
 MILLISECONDS = ("deadline_ms", "ttft_deadline_ms", "inter_token_deadline_ms", "client_sent_unix_us")
-TEXTS = ("priority", "cache_salt", "regex", "grammar")
+TEXTS = ("priority", "cache_salt", "sticky_key", "regex", "grammar")
 FLAGS = ("timeline", "resumable")
-HEADER_NAMES = (*MILLISECONDS, "priority", "cache_salt", "retrieval", "cache", *FLAGS)
+HEADER_NAMES = (
+    *MILLISECONDS, "priority", "cache_salt", "sticky_key", "retrieval", "cache", "fallback", *FLAGS
+)  # fmt: skip
 """Grammars are for the body alone."""
-OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache")
+OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache", "fallback")
 MAX_COUNT_DIGITS = 9
 """The longest count in the id of an event."""
 INT32 = Bounds(-(2**31), 2**31 - 1, integer=True)
@@ -72,6 +75,10 @@ def read_penstock_options(body: JsonFields, headers: Mapping[str, str]) -> Penst
         fields["retrieval"] = _retrieval(options)
     if options.has("cache"):
         fields["cache"] = _cache(options)
+    if options.has("fallback"):
+        fields["fallback"] = _fallback(options)
+    if sticky_key := options.text("sticky_key") or _user(body):
+        fields["sticky_key"] = sticky_key
     if options.flag("resumable"):
         fields["resumable"] = True
     return PenstockOptions(
@@ -143,6 +150,20 @@ def _retrieval(options: JsonFields) -> pb.Retrieval:
     return retrieval
 
 
+def _fallback(options: JsonFields) -> pb.Fallback:
+    """Whether another model may answer, or which."""
+    if isinstance(options.value("fallback"), bool):
+        return pb.Fallback(allowed=options.flag("fallback"))
+    models = options.strings("fallback")
+    return pb.Fallback(allowed=True, models=models)
+
+
+def _user(body: JsonFields) -> str:
+    """Return OpenAI's `user`, as far as it counts; "" for none. Other servers take whatever is in it."""
+    user = body.value("user")
+    return user[:MAX_STICKY_KEY_CHARS] if isinstance(user, str) else ""
+
+
 def _filters(given: JsonFields) -> list[pb.MetadataFilter]:
     """Return for each field its value, or the values of which one will do."""
     asked = given.object("filters")
@@ -186,8 +207,8 @@ def _of_header(name: str, value: str) -> Any:
     if name in MILLISECONDS:
         digits = value.removeprefix("-")
         return int(value) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else value
-    if name in (*FLAGS, "retrieval"):
+    if name in (*FLAGS, "retrieval", "fallback"):
         if value.lower() in TRUE + FALSE:
             return value.lower() in TRUE
-        return value
+        return [each.strip() for each in value.split(",")] if name == "fallback" else value
     return value

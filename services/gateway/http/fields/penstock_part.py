@@ -21,8 +21,11 @@ class EndedRequest(Protocol):
 
 
 def penstock_part(options: PenstockOptions, requests: Iterable[EndedRequest]) -> dict[str, Any]:
-    """Each choice is a request of its own; nothing where nothing of it was asked for."""
-    if not (options.timeline or "retrieval" in options.fields or "cache" in options.fields):
+    """Each choice is a request of its own; nothing where nothing of it was asked for. Who asks for a virtual
+    model is told which one answered."""
+    requests = list(requests)
+    asked = options.timeline or "retrieval" in options.fields or "cache" in options.fields
+    if not asked and not any(ended.prompt.HasField("model_choice") for ended in requests):
         return {}
     described = [_describe(index, ended, options.timeline) for index, ended in enumerate(requests)]
     return {FIELD: {"requests": described}}
@@ -47,6 +50,8 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
             "age_ms": prompt.cached.age_ms,
             "similarity": prompt.cached.similarity,
         }
+    if prompt.HasField("model_choice"):
+        described["model_choice"] = _plain(prompt.model_choice) | {"model": prompt.model}
     if timeline:
         described["timeline"] = {
             "ttft_us": end.timeline.ttft_us,
@@ -59,7 +64,7 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
     return described
 
 
-def _plain(message: pb.RetrievedPassage | pb.Citation | pb.Usage) -> dict[str, Any]:
+def _plain(message: pb.RetrievedPassage | pb.Citation | pb.Usage | pb.ModelChoice) -> dict[str, Any]:
     """Return all fields, by the contract's names."""
     plain: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True

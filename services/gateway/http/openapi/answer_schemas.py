@@ -26,6 +26,7 @@ from services.gateway.http.openapi.schema_parts import (
 from services.gateway.http.responses.response_items import CALL_ID_PREFIX, MESSAGE_ID_PREFIX
 from services.gateway.http.responses.response_object import ID_PREFIX as RESPONSE_ID_PREFIX
 from services.gateway.http.text_pages import VECTOR_FORMATS
+from services.gateway.request.model_choice import PASSED_OVER
 from services.gateway.scope.outcome import CANCELLED, EXPIRED, FAILED, FINISHED, SHED
 from services.gateway.scope.session_state import RequestPhase
 from services.gateway.tracing.ended_requests import VIEWS
@@ -111,13 +112,27 @@ def _shared_schemas() -> dict[str, Schema]:
             "citations": array(ref("Citation")),
             "usage": ref("RequestUsage"),
             "cached": cached,
+            "model_choice": ref("ModelChoice"),
             "timeline": ref("Timeline"),
         },
-        *("cached", "timeline"),
+        *("cached", "model_choice", "timeline"),
+    )
+    skipped = answer_of({"model": text(), "why": choice(PASSED_OVER)})
+    model_choice = answer_of(
+        {
+            "asked": text("the model that the request named"),
+            "model": text("the one that answered"),
+            "rule": text("which chose it; empty: the request itself did"),
+            "why": text("a sentence"),
+            "hardness": _NUMBER,
+            "skipped": array(skipped),
+        },
+        "hardness",
     )
     usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), _COUNT)
     details = answer_of({"cached_tokens": _COUNT})
     return {
+        "ModelChoice": model_choice,
         "Timeline": timeline,
         "Passage": message_schema(pb.RetrievedPassage),
         "Citation": message_schema(pb.Citation),
@@ -286,6 +301,7 @@ def _model() -> Schema:
     ours = {
         "capabilities": array(text("complete, chat or embed")),
         "default": flag("a request that names no model gets this one"),
+        "targets": array(text("a model that may answer for a virtual name")),
         "default_sampling": {"type": "object"},
     }
     made = {
@@ -297,7 +313,7 @@ def _model() -> Schema:
         "parent": or_null(text("the model that an adapter is over")),
         "max_model_len": or_null(_COUNT),
         "embeds": flag("it makes vectors and no text"),
-        "penstock": answer_of(ours, "default", "default_sampling"),
+        "penstock": answer_of(ours, "default", "targets", "default_sampling"),
     }
     return answer_of(made)
 

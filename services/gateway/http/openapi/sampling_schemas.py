@@ -27,6 +27,11 @@ from services.gateway.http.openapi.schema_parts import (
     text,
 )
 from services.gateway.request.cache_use import MAX_AGE_MS
+from services.gateway.request.fallback_use import (
+    MAX_FALLBACK_MODEL_CHARS,
+    MAX_FALLBACK_MODELS,
+    MAX_STICKY_KEY_CHARS,
+)
 from services.gateway.request.request import (
     MAX_CACHE_SALT_CHARS,
     MAX_DEADLINE_MS,
@@ -83,10 +88,12 @@ def sampling_properties(lengths: Sequence[str]) -> dict[str, Schema]:
     }
     made["penstock"] = ref("PenstockOptions")
     made["cache_salt"] = text("kept KV is shared only where this is the same", most=MAX_CACHE_SALT_CHARS)
+    made["user"] = text("whose request it is: as penstock.sticky_key, where that is not said")
     return made
 
 
 def penstock_options() -> Schema:
+    some_model = text(least=1, most=MAX_FALLBACK_MODEL_CHARS)
     most = {name: MAX_DEADLINE_MS for name in MILLISECONDS if name.endswith("_ms")}
     made = {name: integer(None, most.get(name), _OPTION_HELP[name]) for name in MILLISECONDS}
     for name in most:
@@ -100,6 +107,15 @@ def penstock_options() -> Schema:
         "grammar": text("the whole answer matches it, in Lark's notation or GBNF", most=MAX_GRAMMAR_BYTES),
         "retrieval": any_of({"type": "boolean"}, ref("Retrieval"), help_text="answer from passages"),
         "cache": any_of(choice(CACHE_MODES_BY_NAME), ref("Cache"), help_text="an earlier answer will do"),
+        "sticky_key": text(
+            "requests with the same one keep to one of several models", most=MAX_STICKY_KEY_CHARS
+        ),
+        "fallback": any_of(
+            {"type": "boolean"},
+            some_model,
+            array(some_model, most=MAX_FALLBACK_MODELS),
+            help_text="whether another model may answer, or which",
+        ),
     }
     return body_of(made, closed=True)
 

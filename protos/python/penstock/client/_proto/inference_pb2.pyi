@@ -82,7 +82,7 @@ MODEL_KIND_GENERATION: ModelKind
 MODEL_KIND_EMBEDDING: ModelKind
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n", "cache", "resumable")
+    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n", "cache", "resumable", "fallback", "sticky_key")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,8 @@ class GenerateRequest(_message.Message):
     N_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
     RESUMABLE_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    STICKY_KEY_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     chat: ChatPrompt
@@ -111,7 +113,17 @@ class GenerateRequest(_message.Message):
     n: int
     cache: Cache
     resumable: bool
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., resumable: _Optional[bool] = ...) -> None: ...
+    fallback: Fallback
+    sticky_key: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., resumable: _Optional[bool] = ..., fallback: _Optional[_Union[Fallback, _Mapping]] = ..., sticky_key: _Optional[str] = ...) -> None: ...
+
+class Fallback(_message.Message):
+    __slots__ = ("allowed", "models")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    allowed: bool
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, allowed: _Optional[bool] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
     __slots__ = ("token", "received_tokens", "request")
@@ -311,7 +323,7 @@ class PromptLogprobs(_message.Message):
     def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprob, _Mapping]]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached", "sampling", "resume_token")
+    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached", "sampling", "resume_token", "model_choice")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +336,7 @@ class PromptInfo(_message.Message):
     CACHED_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CHOICE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt_tokens: int
@@ -336,7 +349,30 @@ class PromptInfo(_message.Message):
     cached: CachedAnswer
     sampling: Sampling
     resume_token: str
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., resume_token: _Optional[str] = ...) -> None: ...
+    model_choice: ModelChoice
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., resume_token: _Optional[str] = ..., model_choice: _Optional[_Union[ModelChoice, _Mapping]] = ...) -> None: ...
+
+class ModelChoice(_message.Message):
+    __slots__ = ("asked", "rule", "why", "hardness", "skipped")
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    HARDNESS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    asked: str
+    rule: str
+    why: str
+    hardness: float
+    skipped: _containers.RepeatedCompositeFieldContainer[SkippedModel]
+    def __init__(self, asked: _Optional[str] = ..., rule: _Optional[str] = ..., why: _Optional[str] = ..., hardness: _Optional[float] = ..., skipped: _Optional[_Iterable[_Union[SkippedModel, _Mapping]]] = ...) -> None: ...
+
+class SkippedModel(_message.Message):
+    __slots__ = ("model", "why")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    why: str
+    def __init__(self, model: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
 
 class CachedAnswer(_message.Message):
     __slots__ = ("request_id", "age_ms", "similarity")
@@ -518,7 +554,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "kind", "context_tokens", "has_chat_template", "instances", "base", "default_sampling", "is_default")
+    __slots__ = ("name", "kind", "context_tokens", "has_chat_template", "instances", "base", "default_sampling", "is_default", "targets")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -527,6 +563,7 @@ class Model(_message.Message):
     BASE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: ModelKind
     context_tokens: int
@@ -535,7 +572,8 @@ class Model(_message.Message):
     base: str
     default_sampling: _containers.RepeatedCompositeFieldContainer[SamplingDefault]
     is_default: bool
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ModelKind, str]] = ..., context_tokens: _Optional[int] = ..., has_chat_template: _Optional[bool] = ..., instances: _Optional[_Iterable[_Union[ModelInstance, _Mapping]]] = ..., base: _Optional[str] = ..., default_sampling: _Optional[_Iterable[_Union[SamplingDefault, _Mapping]]] = ..., is_default: _Optional[bool] = ...) -> None: ...
+    targets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ModelKind, str]] = ..., context_tokens: _Optional[int] = ..., has_chat_template: _Optional[bool] = ..., instances: _Optional[_Iterable[_Union[ModelInstance, _Mapping]]] = ..., base: _Optional[str] = ..., default_sampling: _Optional[_Iterable[_Union[SamplingDefault, _Mapping]]] = ..., is_default: _Optional[bool] = ..., targets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SamplingDefault(_message.Message):
     __slots__ = ("name", "value", "source")

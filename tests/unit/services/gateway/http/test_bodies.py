@@ -217,7 +217,26 @@ def test_a_null_is_what_is_left_out_and_unknown_fields_are_tolerated(
     read: Callable[..., AskedCompletion],
 ) -> None:
     nulls = dict.fromkeys(["temperature", "stop", "n", "seed", "logprobs", "stream", "response_format"])
-    assert read(**nulls, user="u", store=True, metadata={"a": 1}) == read()
+    assert read(**nulls, user=7, store=True, metadata={"a": 1}) == read()
+
+
+@pytest.mark.parametrize("read", [chat, text])
+def test_a_user_keeps_to_a_model_unless_the_request_has_another_key(
+    read: Callable[..., AskedCompletion],
+) -> None:
+    (user,) = read(user="u" * 300).choices.prompts
+    (key,) = read(user="u", penstock={"sticky_key": "k", "fallback": ["a", "b"]}).choices.prompts
+    assert (user.sticky_key, key.sticky_key) == ("u" * 256, "k")
+    assert (key.fallback.allowed, list(key.fallback.models)) == (True, ["a", "b"])
+
+
+@pytest.mark.parametrize("read", [chat, text])
+def test_whether_another_model_may_answer_is_a_word_or_models(read: Callable[..., AskedCompletion]) -> None:
+    (never,) = read(penstock={"fallback": False}).choices.prompts
+    assert never.HasField("fallback")
+    assert not never.fallback.allowed
+    with pytest.raises(InvalidRequest, match=r"penstock\.fallback"):
+        read(penstock={"fallback": 3})
 
 
 def test_sampling_fields_reach_the_contract() -> None:

@@ -1,0 +1,97 @@
+"""Record how the model of a request was chosen, and to which others it may still fall back. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from protos.penstock.v1 import inference_pb2 as pb
+
+SHED, DOWN, SLOW, CONTEXT, FAILED = "shed", "down", "slow", "context", "failed"
+"""Why a model is passed over: it has no room, no worker, no time, a shorter context; or its workers failed
+before the first token."""
+PASSED_OVER = (SHED, DOWN, SLOW, CONTEXT, FAILED)
+RULE, SHARE, NAMED = "rule", "share", "named"
+"""The reasons to take a model: a rule, a rule's shares, the request itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedModel:
+    """A model that would have been taken, and `why` it was not."""
+
+    model: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The model that a request named (`asked`), the one that it got, and why.
+
+    `rule` is the name of the rule, "" where the request named the model itself; `share` is the part of
+    requests that get this model by that rule, 1 for all. `hardness` is the classifier's estimate, None where
+    it was not asked; `note` says what the client should know of it. `left` are the models that the request
+    may still go on to, in order, and `max_ttft_ms` the limit on the predicted first token until the
+    choice is settled. `took_us` is how long the choice took.
+    """
+
+    asked: str
+    model: str
+    rule: str = ""
+    share: float = 1.0
+    hardness: float | None = None
+    note: str = ""
+    skipped: tuple[SkippedModel, ...] = ()
+    left: tuple[str, ...] = ()
+    max_ttft_ms: float | None = None
+    took_us: int = 0
+
+    @property
+    def by(self) -> str:
+        """Return why the first model was passed over, else RULE, SHARE or NAMED."""
+        if self.skipped:
+            return self.skipped[0].why
+        if not self.rule:
+            return NAMED
+        return RULE if self.share >= 1.0 else SHARE
+
+    @property
+    def sentence(self) -> str:
+        """Say it for people, as in `auto is large by rule paying; small was shed`."""
+        said = f"{self.asked} is {self.model}"
+        if self.rule:
+            said += f" by rule {self.rule}"
+        if self.share < 1.0:
+            said += f" ({100 * self.share:.3g} % of its requests)"
+        if self.hardness is not None:
+            said += f", {self.hardness:.2f} hard"
+        if self.skipped:
+            said += "; " + ", ".join(f"{each.model} was {_WORDS[each.why]}" for each in self.skipped)
+        return f"{said}; {self.note}" if self.note else said
+
+    def next(self, why: str) -> ModelChoice:
+        """Return the choice of the first model that is left, where this one is passed over."""
+        model, *left = self.left
+        skipped = (*self.skipped, SkippedModel(self.model, why))
+        return replace(self, model=model, left=tuple(left), skipped=skipped, share=1.0)
+
+    def settle(self) -> ModelChoice:
+        """Return the choice of this model, whatever comes: none is left to go on to, so no limit counts."""
+        return replace(self, left=(), max_ttft_ms=None)
+
+    def message(self) -> pb.ModelChoice:
+        """Return it as the client is told."""
+        return pb.ModelChoice(
+            asked=self.asked,
+            rule=self.rule,
+            why=self.sentence,
+            hardness=self.hardness,
+            skipped=[pb.SkippedModel(model=each.model, why=each.why) for each in self.skipped],
+        )
+
+
+_WORDS = {
+    SHED: "shed",
+    DOWN: "down",
+    SLOW: "too slow",
+    CONTEXT: "too short for the prompt",
+    FAILED: "lost before its first token",
+}
