@@ -38,6 +38,7 @@ from services.cli.local.index import build_index_parser
 from services.cli.local.list_models import build_list_parser
 from services.cli.local.pull import build_pull_parser
 from services.cli.local.remove_model import build_rm_parser
+from services.cli.local.router import build_router_parser
 from services.cli.local.show_model import build_show_parser
 
 SHELLS = ("bash", "zsh", "fish")
@@ -101,6 +102,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "pull": build_pull_parser,
         "restart": build_restart_parser,
         "roll": build_roll_parser,
+        "router": build_router_parser,
         "rm": build_rm_parser,
         "show": build_show_parser,
         "search": build_search_parser,

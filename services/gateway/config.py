@@ -124,6 +124,13 @@ class GatewayConfig(ServiceConfig):
         help="file of virtual model names, each with the rules that say which model answers; empty = none",
         path=PathRule.ALWAYS,
     )
+    classifier_wait_ms: float = field_of(
+        25.0,
+        help="longest wait for how hard a question is, where a rule of a virtual model asks; at most a tenth "
+        "of what is left until the first token's deadline",
+        minimum=0.1,
+        maximum=10_000.0,
+    )
     default_max_tokens: int = field_of(
         DEFAULT_MAX_TOKENS, help="max_tokens of a request that sets none", minimum=1, maximum=1 << 20
     )

@@ -96,6 +96,7 @@ from shared.messages.packing import (
     pack_ids,
     unpack_hashes,
     unpack_ids,
+    unpack_vector,
 )
 from shared.messages.preprocessing import (
     MAX_CORPUS_CHARS,
@@ -367,4 +368,5 @@ __all__ = [
     "passage_bytes",
     "unpack_hashes",
     "unpack_ids",
+    "unpack_vector",
 ]

@@ -15,6 +15,11 @@ MAX_PROMPT_TOKENS = 1 << 20
 MAX_HASHES = MAX_PROMPT_TOKENS // HASH_BLOCK_TOKENS
 """Most block hashes in one field of a message (1 MB): one for each block of the longest id list."""
 
+MAX_DIMENSIONS = 1 << 16
+"""Longest vector that a message may carry; those of the embedder that ships have 384."""
+
+FLOAT_BYTES = 4
+
 ID_BYTES = 4
 """The bytes of one id in what `pack_ids` makes."""
 
@@ -32,6 +37,15 @@ def unpack_ids(data: bytes) -> list[int]:
     if sys.byteorder == "big":
         unpacked.byteswap()
     return unpacked.tolist()
+
+
+def unpack_vector(data: bytes) -> array[float]:
+    """Return the numbers of a vector: float32, little-endian."""
+    _check_length(data, FLOAT_BYTES, MAX_DIMENSIONS, "floats")
+    unpacked = array("f", data)
+    if sys.byteorder == "big":
+        unpacked.byteswap()
+    return unpacked
 
 
 def pack_hashes(hashes: Iterable[bytes]) -> bytes:

@@ -4,8 +4,10 @@ lost."""
 from __future__ import annotations
 
 import asyncio
+import math
+from array import array
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import Overloaded
-from shared.messages import Message, Reserve
+from shared.files.difficulty_head import DifficultyHead, write_difficulty_head
+from shared.messages import Embed, Embedded, Message, Reserve
 from tests.integration.gateway_peers import Answer as PeerAnswer
 from tests.integration.gateway_peers import Fleet, Running, ask, default_answer, fleet, gateway
 from tests.support.client import Answer, generate
@@ -45,11 +48,11 @@ to = { small = 1, large = 1 }
 
 @asynccontextmanager
 async def two_models(
-    nats_url: str, tmp_path: Path, **options: object
+    nats_url: str, tmp_path: Path, *, rules: str = RULES, **options: object
 ) -> AsyncIterator[tuple[Fleet, Running]]:
     """Workers number 0 have the small model, those number 1 the large one."""
     file = tmp_path / "models.toml"
-    file.write_text(RULES)
+    file.write_text(rules)
     async with (
         fleet(nats_url, "retriever") as peers,
         gateway(nats_url, virtual_models=str(file), **options) as running,
@@ -282,3 +285,80 @@ async def test_over_http_the_model_and_the_choice_are_in_the_body(nats_url: str,
         "skipped": [],
     }
     assert "send fallback.models" in sentence
+
+
+HARD = """
+[auto]
+classifier = "hard.safetensors"
+
+[[auto.rules]]
+name = "free"
+tools = true
+to = "large"
+
+[[auto.rules]]
+name = "hard"
+hard_above = 0.6
+to = "large"
+
+[[auto.rules]]
+to = "small"
+"""
+
+
+@asynccontextmanager
+async def with_classifier(
+    nats_url: str, tmp_path: Path, embed: Callable[[Message], PeerAnswer] | None
+) -> AsyncIterator[tuple[Fleet, Running]]:
+    """Two models and a classifier by the first of two dimensions; `embed` None: there is no retriever."""
+    write_difficulty_head(
+        tmp_path / "hard.safetensors", DifficultyHead("minilm", array("f", [4.0, 0.0]), 0.0)
+    )
+    async with two_models(nats_url, tmp_path, rules=HARD) as (peers, running):
+        if embed is not None:
+            retriever = await peers.add("retriever", 1, model="minilm")
+            retriever.answers = embed
+            await running.knows("retriever", 2)
+        yield peers, running
+
+
+def embedded(*vector: float) -> Callable[[Message], PeerAnswer]:
+    return lambda _: Embedded((array("f", vector).tobytes(),), (3,), (False,))
+
+
+@pytest.mark.parametrize(("first", "by"), [(1.0, 1), (-1.0, 0)])
+async def test_a_hard_question_goes_to_the_model_that_its_rule_says(
+    nats_url: str, tmp_path: Path, first: float, by: int
+) -> None:
+    async with with_classifier(nats_url, tmp_path, embedded(first, 0.0)) as (peers, running):
+        answer = await answered(peers, running, asked(), by=by)
+        (asks,) = peers["retriever-1"].of(Embed)
+    assert asks[1] == Embed(("hello",))
+    assert choice_of(answer).hardness == pytest.approx(1 / (1 + math.exp(-4 * first)))
+
+
+@pytest.mark.parametrize(
+    ("embed", "why"),
+    [
+        (None, "no retriever with minilm tells how hard it is"),
+        (lambda _: None, "retriever-1 did not tell within 25 ms how hard it is"),
+        (lambda _: Overloaded("no room"), "retriever-1 does not tell how hard it is (overloaded)"),
+        (embedded(1.0), "retriever-1 embeds in 1 dimensions, and the classifier has 2"),
+    ],
+)
+async def test_without_an_estimate_no_rule_that_asks_holds_and_the_answer_says_why(
+    nats_url: str, tmp_path: Path, embed: Callable[[Message], PeerAnswer] | None, why: str
+) -> None:
+    async with with_classifier(nats_url, tmp_path, embed) as (peers, running):
+        answer = await answered(peers, running, asked(), by=0)
+    assert choice_of(answer).why == f"auto is small by rule 3; {why}"
+    assert not choice_of(answer).HasField("hardness")
+
+
+async def test_a_request_whose_rule_does_not_ask_waits_for_no_estimate(nats_url: str, tmp_path: Path) -> None:
+    chat = pb.ChatPrompt(messages=[pb.ChatMessage(role="user", content="hello")], tools=[pb.Tool(name="t")])
+    async with with_classifier(nats_url, tmp_path, embedded(-1.0, 0.0)) as (peers, running):
+        call = asyncio.create_task(generate(running.stub, pb.GenerateRequest(model="auto", chat=chat)))
+        await peers.placed(prefill="prefill-1")
+        call.cancel()
+        assert peers["retriever-1"].of(Embed) == []

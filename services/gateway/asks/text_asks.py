@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +31,7 @@ from shared.messages import (
     Tokenized,
     pack_ids,
     unpack_ids,
+    unpack_vector,
 )
 
 MAX_DETOKENIZE_IDS = 1 << 17
@@ -163,10 +162,7 @@ class TextAsks:
 
 
 def read_vector(vector: bytes) -> list[float]:
-    values = array("f", vector)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tolist()
+    return unpack_vector(vector).tolist()
 
 
 def _check_ids(token_ids: Sequence[int]) -> None:

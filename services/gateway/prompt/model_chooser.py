@@ -14,12 +14,14 @@ from services.gateway.admission.admission import TTFT
 from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import find_model, waits_for_worker
 from services.gateway.prompt.admission_gate import AdmissionGate, TooSlow
+from services.gateway.prompt.difficulty_asker import DifficultyAsker
+from services.gateway.request.hardness import Hardness
 from services.gateway.request.model_choice import CONTEXT, DOWN, FAILED, SHED, SLOW, ModelChoice
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
 from services.gateway.virtual.model_shares import part_of, pick_share
 from services.gateway.virtual.rule_facts import RuleFacts
-from services.gateway.virtual.rule_match import first_rule
+from services.gateway.virtual.rule_match import first_rule, needs_classifier
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import (
     ContextExceeded,
@@ -47,6 +49,7 @@ class ModelChooser:
         self._context = context
         self._gate = gate
         self._virtual_models = context.virtual_models
+        self._difficulty = DifficultyAsker(context)
 
     def concerns(self, request: Request) -> bool:
         """Whether there is anything to choose: all that a request costs which names a real model."""
@@ -54,20 +57,33 @@ class ModelChooser:
             return True
         return self._virtual_models.find(request.model) is not None
 
-    def choose(self, request: Request, budget: Budget) -> Request:
+    async def estimate(self, request: Request, budget: Budget) -> Hardness | None:
+        """Return how hard the question is, where the rule that counts depends on it; else None."""
+        virtual = self._virtual_models.find(request.model)
+        head = None if virtual is None else self._virtual_models.head_of(virtual)
+        if (
+            virtual is None
+            or head is None
+            or not needs_classifier(virtual, self._facts(request, budget, None))
+        ):
+            return None
+        return await self._difficulty.estimate(request, budget, head)
+
+    def choose(self, request: Request, budget: Budget, hardness: Hardness | None = None) -> Request:
         """Return the request for the model that answers it, with why.
 
         Raises InvalidRequest for a fallback to nobody, and where no model takes it what the first one says.
         """
         began_s = SYSTEM_CLOCK.monotonic_s()
-        chosen = self._first_taken(request, budget, self._by_rules(request, budget), waits=True)
+        chosen = self._first_taken(request, budget, self._by_rules(request, budget, hardness), waits=True)
         took_s = SYSTEM_CLOCK.monotonic_s() - began_s
         metrics.MODEL_CHOICE_SECONDS.observe(took_s)
         choice = chosen.model_choice
         assert choice is not None
         if request.sampling.prompt_logprobs != NO_LOGPROBS:  # the client has them before the first token
             choice = choice.settle()
-        return replace(chosen, model_choice=replace(choice, took_us=round(took_s * 1e6)))
+        took_us = round(took_s * 1e6) + (0 if hardness is None else hardness.took_us)
+        return replace(chosen, model_choice=replace(choice, took_us=took_us))
 
     def follow(self, request: Request, budget: Budget, chosen: Request) -> Request:
         """Return another request of the same call for the model of `chosen`. Raises why it is not taken."""
@@ -94,16 +110,21 @@ class ModelChooser:
                 return replace(request, model_choice=choice.settle())
             return None
 
-    def _by_rules(self, request: Request, budget: Budget) -> ModelChoice:
-        """Return what the rules say, or the request itself, whoever can take it."""
-        virtual = self._virtual_models.find(request.model)
-        if virtual is None:
-            return _named(request)
+    def _facts(self, request: Request, budget: Budget, hardness: Hardness | None) -> RuleFacts:
         facts = RuleFacts(
             request,
             1000 * budget.first_token.remaining_s(),
             cache(lambda model: self._predict_ms(model, request, facts)),
+            None if hardness is None else hardness.probability,
         )
+        return facts
+
+    def _by_rules(self, request: Request, budget: Budget, hardness: Hardness | None) -> ModelChoice:
+        """Return what the rules say, or the request itself, whoever can take it."""
+        virtual = self._virtual_models.find(request.model)
+        if virtual is None:
+            return _named(request)
+        facts = self._facts(request, budget, hardness)
         rule = first_rule(virtual, facts)
         share = pick_share(rule.to, virtual.name, _sticky_key(request))
         left = _fallback_of(request, virtual, rule)
@@ -114,6 +135,8 @@ class ModelChooser:
             share=part_of(share, rule.to),
             left=tuple(model for model in left if model != share.model),
             max_ttft_ms=virtual.max_ttft_ms,
+            hardness=facts.hardness,
+            note="" if hardness is None else hardness.note,
         )
 
     def _first_taken(self, request: Request, budget: Budget, choice: ModelChoice, *, waits: bool) -> Request:

@@ -3,7 +3,8 @@
 In reading order: `request` is the whole of it, frozen; `sampling`, `choices`, `cache_use` and
 `retrieval_use` are its parts; `chat_prompt` reads a conversation, of whose JSON `json_parts` counts the parts
 first, `tool_use`, `tool_grammar` and `tool_calls` its tools, `prompt_passages` what retrieval adds;
-`fallback_use` is what it says of other models, and `model_choice` which one was taken and why;
+`fallback_use` is what it says of other models, and `model_choice` which one was taken and why
+(`hardness`: what a classifier says of the question);
 `resume_use` and `resume_token` let another gateway go on with its stream, which `resume_count` counts;
 `prompt_limits` says how large a request may be on this bus.
 """

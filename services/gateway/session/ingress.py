@@ -130,9 +130,9 @@ class Ingress:
             allowances = [Allowance(CountedElsewhere(), 0, 0, 0)]
         else:
             allowances = await self._key_gate.admit(key, requests, min(budget.total for budget in budgets))
-        return self._open_admitted(key, requests, budgets, allowances)
+        return await self._open_admitted(key, requests, budgets, allowances)
 
-    def _open_admitted(
+    async def _open_admitted(
         self,
         key: ApiKey,
         requests: Sequence[Request],
@@ -141,8 +141,10 @@ class Ingress:
     ) -> list[Session]:
         """Start what its key allows; raises why there is no room or no time, and then gives it back."""
         try:
+            hardness = await self._registry.estimate_hardness(requests[0], budgets[0])
             self._registry.check_room(key.tenant, len(requests))  # others may have come meanwhile
-            return self._registry.open_sessions(list(zip(requests, budgets, allowances, strict=True)))
+            admitted = list(zip(requests, budgets, allowances, strict=True))
+            return self._registry.open_sessions(admitted, hardness)
         except BaseException as error:
             # Who asks for what cannot be had, or not in its time, has asked: else asking so would be free.
             refused = isinstance(error, DeadlineExpired | Overloaded | InvalidRequest | TooLarge)

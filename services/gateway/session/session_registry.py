@@ -15,6 +15,7 @@ from services.gateway.keys.allowance import Allowance
 from services.gateway.keys.key_gate import KeyGate, KeyMessage
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.model_chooser import ModelChooser
+from services.gateway.request.hardness import Hardness
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
@@ -99,13 +100,23 @@ class SessionRegistry:
             raise Unavailable("this gateway is draining: use another one", hop="gateway")
         self._shares.check_room(tenant, count, self._context.admission_queue.seconds_per_end())
 
-    def open_sessions(self, admitted: Sequence[tuple[Request, Budget, Allowance]]) -> list[Session]:
+    async def estimate_hardness(self, request: Request, budget: Budget) -> Hardness | None:
+        """Return how hard the question is, where the choice of a model depends on that; else None."""
+        if request.resumed is not None or not self._chooser.concerns(request):
+            return None
+        return await self._chooser.estimate(request, budget)
+
+    def open_sessions(
+        self,
+        admitted: Sequence[tuple[Request, Budget, Allowance]],
+        hardness: Hardness | None = None,
+    ) -> list[Session]:
         """Start a session for each, of which `check_room` has said that there is room; raises Overloaded when
         there is no time for one, and then starts none.
 
         A session that was started charges the allowance, whatever becomes of it.
         """
-        requests = self._admit([(request, budget) for request, budget, _ in admitted])
+        requests = self._admit([(request, budget) for request, budget, _ in admitted], hardness)
         identity = call_identity()
         return [
             self._open_session(
@@ -114,14 +125,14 @@ class SessionRegistry:
             for choice, (request, (_, budget, allowance)) in enumerate(zip(requests, admitted, strict=True))
         ]
 
-    def _admit(self, asked: Sequence[tuple[Request, Budget]]) -> list[Request]:
+    def _admit(self, asked: Sequence[tuple[Request, Budget]], hardness: Hardness | None) -> list[Request]:
         """Return the requests of a call, each for the model that answers it: where that is to be chosen, the
         first one chooses for all. Raises why one is not taken."""
         first, budget = asked[0]
         if first.resumed is not None:  # it has been let in already
             return [request for request, _ in asked]
         if self._chooser.concerns(first):
-            chosen = self._chooser.choose(first, budget)
+            chosen = self._chooser.choose(first, budget, hardness)
             return [chosen, *(self._chooser.follow(request, its, chosen) for request, its in asked[1:])]
         for request, its in asked:
             self._gate.check_request(request, its)

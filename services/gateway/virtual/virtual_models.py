@@ -1,7 +1,7 @@
 """Keep the file of virtual model names in force.
 
-The file is looked at once a second. Requests that come after a change are given models by it; one that cannot
-be used changes nothing until it is put right.
+The file is looked at once a second; with it the classifiers are read that it names. Requests that come after
+a change are given models by it; one that cannot be used changes nothing until it is put right.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import structlog
 from services.gateway.config import GatewayConfig
 from shared.config.fields import ConfigError
 from shared.errors import InvalidRequest
+from shared.files.difficulty_head import DifficultyHead, read_difficulty_head
 from shared.files.file_signature import FileSignature, file_signature
 from shared.files.virtual_model import VirtualModel
 from shared.files.virtual_model_file import load_virtual_models
@@ -42,13 +43,18 @@ class VirtualModels:
         self._file = file
         self._signature: FileSignature = None
         self._models: Mapping[str, VirtualModel] = {}
+        self._heads: Mapping[str, DifficultyHead] = {}
         if file is not None:
             self._signature = file_signature(file)
-            self._put_in_force(load_virtual_models(file))
+            self._put_in_force(*_load(file))
 
     def find(self, name: str) -> VirtualModel | None:
         """Return the virtual model of that name, None where it is none."""
         return self._models.get(name)
+
+    def head_of(self, virtual: VirtualModel) -> DifficultyHead | None:
+        """Return its classifier, None where it has none."""
+        return self._heads.get(virtual.classifier)
 
     def all(self) -> Iterable[VirtualModel]:
         return self._models.values()
@@ -68,14 +74,22 @@ class VirtualModels:
             return
         self._signature = signature
         try:
-            models = await asyncio.to_thread(load_virtual_models, self._file)
+            models, heads = await asyncio.to_thread(_load, self._file)
         except InvalidRequest as error:
             metrics.VIRTUAL_MODELS_STALE.set(1)
             log.error("virtual_models_unusable", error=str(error))  # noqa: TRY400 - a sentence
             return
-        self._put_in_force(models)
+        self._put_in_force(models, heads)
         log.info("virtual_models_loaded", names=len(models))
 
-    def _put_in_force(self, models: Iterable[VirtualModel]) -> None:
+    def _put_in_force(self, models: Iterable[VirtualModel], heads: Mapping[str, DifficultyHead]) -> None:
         self._models = {model.name: model for model in models}
+        self._heads = heads
         metrics.VIRTUAL_MODELS_STALE.set(0)
+
+
+def _load(file: Path) -> tuple[tuple[VirtualModel, ...], Mapping[str, DifficultyHead]]:
+    """Return the virtual models, and by its path each classifier that they name."""
+    models = load_virtual_models(file)
+    paths = {model.classifier for model in models if model.classifier}
+    return models, {path: read_difficulty_head(Path(path)) for path in paths}

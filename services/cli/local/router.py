@@ -1,0 +1,90 @@
+"""`penstock router train`: make the classifier that rules of virtual models ask how hard a question is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from services.cli.arguments import natural
+from services.cli.exit_codes import EXIT_FAILED
+from services.cli.view.table import table
+from shared.errors import PenstockError
+from shared.process.cores import usable_cores
+from shared.process.quiet_end import interrupts_end_at_once
+from shared.telemetry import logging
+
+if TYPE_CHECKING:
+    from shared.training.difficulty import HeldOutErrors
+
+
+def build_router_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock router",
+        description="Look after what chooses among several models.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser(
+        "train",
+        help="learn which questions are hard",
+        description="Learn from questions which of them are hard, for hard_above and hard_below in the rules "
+        "of virtual models, and say how often that is wrong on questions that were held out.",
+    )
+    train.add_argument(
+        "examples", type=Path, metavar="FILE", help='lines of {"text": "…", "label": "hard"} or "easy"'
+    )
+    train.add_argument("--out", type=Path, required=True, metavar="FILE", help="becomes the classifier")
+    train.add_argument("--seed", type=natural, default=0, metavar="N", help="of which examples are held out")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    args = build_router_parser().parse_args(argv)
+    logging.configure("warning", "cli", "cli")
+    # The model library takes seconds to import: only for this command, and only now.
+    with interrupts_end_at_once():
+        from shared.files.difficulty_head import write_difficulty_head  # noqa: PLC0415
+        from shared.retrieval.encoders.embedder import MODEL_NAME, Embedder  # noqa: PLC0415
+        from shared.training.difficulty import read_examples, train_head  # noqa: PLC0415
+
+    try:
+        examples = read_examples(args.examples)
+        print(f"embedding {len(examples.texts)} questions with {MODEL_NAME} …", file=sys.stderr, flush=True)
+        embedder = Embedder.load(threads=usable_cores())
+        trained = train_head(examples, embedder.embed, MODEL_NAME, seed=args.seed)
+        write_difficulty_head(args.out, trained.head)
+    except PenstockError as error:
+        print(f"penstock router: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:
+        print(f"penstock router: {args.out} cannot be written ({error.strerror})", file=sys.stderr)
+        return EXIT_FAILED
+    print(f"learned from {trained.learned} questions, penalty {trained.penalty:g}; {args.out} is written")
+    print(errors_words(trained.held_out))
+    return 0
+
+
+def errors_words(errors: HeldOutErrors) -> str:
+    """Say what the classifier does with questions that it has not learned from."""
+    head = ("estimated hard", "questions", "mean estimate", "hard in fact")
+    rows = [
+        (
+            f"{each.low:.1f} to {each.high:.1f}",
+            str(each.count),
+            f"{each.predicted:.2f}",
+            f"{each.observed:.2f}",
+        )
+        for each in errors.bins
+    ]
+    return "\n".join(
+        [
+            f"of {errors.count} questions held out {errors.error:.1%} are told wrong at 0.5 (always saying "
+            f"the commoner label: {errors.base_error:.1%})",
+            f"area under the ROC curve {errors.area:.3f}, log loss {errors.log_loss:.3f}, calibration error "
+            f"{errors.calibration_error:.3f}",
+            "",
+            table(head, rows),
+        ]
+    )
