@@ -14,7 +14,6 @@ import math
 import types
 import typing
 from collections.abc import Callable
-from functools import cache
 from itertools import chain, takewhile
 from typing import Any, TypeVar
 
@@ -139,10 +138,10 @@ def _record(cls: type[M], *, whole: bool = False) -> Callable[[Any], M]:
     return check
 
 
-@cache
 def field_names(cls: type[Any]) -> tuple[str, ...]:
     """Return the names of a record's fields, in their order."""
-    return tuple(field.name for field in dataclasses.fields(cls))
+    names: tuple[str, ...] = cls.__match_args__
+    return names
 
 
 def _check_length(cls: type[Any], sent: int, *, whole: bool) -> None:

@@ -327,7 +327,7 @@ for _name in REFUSED:
 def task_of(handle: Any) -> SimulatedTask | None:
     """Return the task of which a call is a step."""
     owner = getattr(handle._callback, "__self__", None)
-    return owner if owner.__class__ is SimulatedTask else None  # type: ignore[return-value]  # it is one
+    return owner if owner.__class__ is SimulatedTask else None
 
 
 def what_of(handle: Any) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.engine.sampling.grammar import CompiledGrammar, Grammars
+from shared.engine.sampling.grammar_trial import TRIAL_LIMITS
 from shared.errors import InvalidRequest, Overloaded
 from shared.process import job_runner
 from shared.process.limited_jobs import JobEnd
@@ -168,7 +169,7 @@ async def test_a_trial_that_has_no_core_is_nobodys_fault(
     if says_so:
         late.set_result(JobEnd(job_runner.TOO_LATE, b""))
     else:
-        monkeypatch.setattr(grammar_compiler, "TRIAL_GRACE_S", 0.01 - grammar_compiler.TRIAL_LIMITS.wall_s)
+        monkeypatch.setattr(grammar_compiler, "TRIAL_GRACE_S", 0.01 - TRIAL_LIMITS.wall_s)
     monkeypatch.setattr(compiler._trials, "submit", lambda _: (late, lambda: None))
     compiler.begin("a/1", SLOW)
     assert isinstance((await ended(compiler, 1))["a/1"], Overloaded)

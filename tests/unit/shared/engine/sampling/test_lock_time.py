@@ -76,7 +76,7 @@ def test_a_sequence_whose_tokens_hold_up_others_ends(grammars: Grammars) -> None
 
 @pytest.mark.usefixtures("slow")
 def test_an_output_is_taken_in_again_in_ever_smaller_pieces_and_not_for_longer_than_that(
-    grammars: Grammars,
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = [LETTER] * (REPLAYED_AT_ONCE + 20)
     state = GrammarState(grammars.compile(Grammar("regex", "[a-z]{90}")), output)
@@ -87,7 +87,7 @@ def test_an_output_is_taken_in_again_in_ever_smaller_pieces_and_not_for_longer_t
             pieces.append(len(piece))
             yield start, piece
 
-    state._pieces = lambda _: noted()  # type: ignore[method-assign]
+    monkeypatch.setattr(state, "_pieces", lambda _: noted())
     with pytest.raises(InvalidRequest, match="kept all others waiting"):
         state.open_matcher()
     assert pieces == [REPLAYED_AT_ONCE, 1, 1, 1]
