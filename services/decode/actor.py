@@ -179,6 +179,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         if job.key in self._book.jobs:
             raise StaleEpoch("this route of the request is here already")
         self.take_in(job, reserve.adapter, lambda: self._book.add(job))
+        self._departures.forget_earlier(job)
         if job.is_local:
             job.arrived_s = SYSTEM_CLOCK.monotonic_s()
             known = self._mirror.overlap_blocks(job.spec.block_hashes[: job.max_reusable_blocks])

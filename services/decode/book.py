@@ -129,6 +129,12 @@ class DecodeBook(JobBook[DecodeJob]):
         """Blocks that are not counted for any job."""
         return max(0, self._kv_blocks - self._counted_blocks)
 
+    @property
+    def missing_blocks(self) -> int:
+        """Blocks that are counted for jobs and that there are not: some will have to give way, unless others
+        end before."""
+        return max(0, self._counted_blocks - self._kv_blocks)
+
     def _needed_blocks(self, job: DecodeJob) -> int:
         return job.needed_blocks(self._groups, self._chunk_tokens)
 

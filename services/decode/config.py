@@ -29,7 +29,8 @@ class DecodeConfig(EngineServiceConfig):
     )
     hand_overs: int = field_of(
         4,
-        help="streams handed over to other decode workers at a time when this one drains; 0 = none",
+        help="streams handed over to other decode workers at a time when this one drains, or "
+        "one at a time where another one is better off; 0 = none",
         minimum=0,
         maximum=1024,
     )

@@ -10,6 +10,7 @@ from services.decode.hand_overs import HandOvers
 from services.decode.job import DecodeJob
 from services.decode.job_ends import JobEnds
 from services.decode.output import draft_counts
+from services.decode.rebalancing import Rebalancing
 from shared.bus import Bus
 from shared.bus.subjects import inbox
 from shared.engine import Engine
@@ -48,7 +49,9 @@ class Departures:
         self._book = book
         self._ends = ends
         self._lose = lose
+        self._limit = limit
         self.hand_overs = HandOvers(limit, driver, self._ask_for_successor, wake)
+        self._rebalancing = Rebalancing(book, self.hand_overs.is_under_way)
 
     def open(self, engine: Engine, make_sender: MakeHandOverSender) -> None:
         """Make what sends KV out of the pool of `engine`."""
@@ -57,9 +60,18 @@ class Departures:
         )
 
     def begin(self, *, draining: bool) -> None:
-        """Let those that decode here leave a worker that drains."""
+        """Let those that decode here leave a worker that drains, and one now and then another that is hard
+        pressed."""
         if draining:
             self.hand_overs.begin(self._book.in_phase(JobPhase.DECODING))
+        elif self._limit and (chosen := self._rebalancing.choose()) is not None:
+            job, relief = chosen
+            self.hand_overs.begin([job], relief)
+
+    def forget_earlier(self, job: DecodeJob) -> None:
+        """A job that comes from another decode worker may have left this one before: that is over."""
+        if job.is_handed_over:
+            self.hand_overs.sender.forget_ended(job.transfer_key)
 
     def on_released(self, key: TransferKey) -> None:
         """Nobody reads KV of a job any more that was to be handed over."""
@@ -79,11 +91,11 @@ class Departures:
         while self.hand_overs.lost:
             await self._lose(*self.hand_overs.lost.popleft())
 
-    async def _ask_for_successor(self, job: DecodeJob, position: int) -> Message:
+    async def _ask_for_successor(self, job: DecodeJob, position: int, relief: str) -> Message:
         envelope = self._bus.envelope(job.request_id, job.epoch, job.deadline, job.gateway)
         return await self._bus.ask(
             inbox("gateway", job.gateway),
-            HandOver(position),
+            HandOver(position, relief),
             envelope,
             job.deadline.shrink(HAND_OVER_ASK_S),
         )

@@ -37,8 +37,8 @@ LAST_TOKENS = 64
 AGAIN_AFTER_S = 0.5
 """The least time between two tries to hand the same sequence over."""
 
-AskGateway = Callable[[DecodeJob, int], Awaitable[Message]]
-"""Ask the gateway of a job for a successor from a position on."""
+AskGateway = Callable[[DecodeJob, int, str], Awaitable[Message]]
+"""Ask the gateway of a job for a successor from a position on, and for a relief, "" where we leave."""
 
 
 class _Stage(Enum):
@@ -55,6 +55,7 @@ class _HandOver:
     was last lent. `failed`: its transfer did, while it was being halted."""
 
     job: DecodeJob
+    relief: str
     stage: _Stage = _Stage.LENDING
     base: int = 0
     lent: int = 0
@@ -83,15 +84,20 @@ class HandOvers:
         self.lost: deque[tuple[DecodeJob, PenstockError]] = deque()
         self.sender: KvSender
 
-    def begin(self, jobs: Iterable[DecodeJob]) -> None:
-        """Begin with as many of `jobs`, which decode here, as the limit allows."""
+    def begin(self, jobs: Iterable[DecodeJob], relief: str = "") -> None:
+        """Begin with as many of `jobs`, which decode here, as the limit allows. `relief`: this worker goes
+        on, and they stay unless that is found elsewhere."""
         now_s = SYSTEM_CLOCK.monotonic_s()
         for job in jobs:
             if len(self._under_way) >= self._limit:
                 return
             if job.key not in self._under_way and job.stays_until_s <= now_s:
-                self._under_way[job.key] = _HandOver(job)
+                self._under_way[job.key] = _HandOver(job, relief)
                 self._driver.lend(job.key)
+
+    def is_under_way(self, key: str) -> bool:
+        """Whether the job of that key is being handed over."""
+        return key in self._under_way
 
     def take_loan(self, key: str, outcome: KvLoan | PenstockError) -> list[DecodeJob]:
         """The engine has lent KV, or halted a sequence, or could not; returns the job that has left the
@@ -221,7 +227,7 @@ class HandOvers:
     async def _ask_gateway(self, leaving: _HandOver) -> None:
         answer: Message | PenstockError
         try:
-            answer = await self._ask(leaving.job, leaving.base)
+            answer = await self._ask(leaving.job, leaving.base, leaving.relief)
         except PenstockError as error:
             answer = error
         self._answers.append((leaving, answer))
@@ -236,7 +242,8 @@ class HandOvers:
     def _give_up(self, leaving: _HandOver, error: PenstockError) -> None:
         """It goes on here, and is tried again later."""
         job = leaving.job
-        log.info("not_handed_over", request_id=job.request_id, epoch=job.epoch, why=str(error))
+        say = log.debug if leaving.relief else log.info  # that nobody is better off is no news
+        say("not_handed_over", request_id=job.request_id, epoch=job.epoch, why=str(error))
         metrics.HAND_OVERS.labels(outcome=error.code).inc()
         self._under_way.pop(job.key, None)
         job.stays_until_s = SYSTEM_CLOCK.monotonic_s() + AGAIN_AFTER_S

@@ -53,6 +53,7 @@ class DecodeJob(Job):
     proposed_ngrams: int = 0  # of these, as are the next: found in its own text
     accepted_ngrams: int = 0
     stays_until_s: float = 0.0  # it is not handed over before that
+    waits_for_blocks: bool = False  # it gave way to others, and has no KV until there is room again
 
     def awaited_too_long(self, now_s: float) -> bool:
         """Whether its client has had no token for longer than it waits."""

@@ -64,6 +64,9 @@ class StepResults:
                 self._ends.end_finished(job)
             else:
                 self._go_on(job, output)
+        for key in result.preempted_keys:
+            if (given_way := self._book.jobs.get(key)) is not None:
+                given_way.waits_for_blocks = True
         for job, fault in faults:
             await self._lose(job, fault)
         self._drafting.count(output for _, output in outputs)
@@ -73,6 +76,7 @@ class StepResults:
         if job.phase is JobPhase.COMPUTING:
             job.phase = JobPhase.DECODING
             self._drafting.open_draft(job)
+        job.waits_for_blocks = False
         self._book.grow(job)
         self._drafting.advance(output)
 

@@ -64,7 +64,14 @@ from shared.messages.fleet import (
     WorkerReport,
 )
 from shared.messages.grammar_trials import GrammarTried
-from shared.messages.hand_over import AllowSuccessor, HandOver, HandOverDone, Successor
+from shared.messages.hand_over import (
+    LONG_STEPS,
+    SHORT_OF_BLOCKS,
+    AllowSuccessor,
+    HandOver,
+    HandOverDone,
+    Successor,
+)
 from shared.messages.key_limits import (
     MAX_KEY_USES,
     BeginKeyUses,
@@ -239,6 +246,7 @@ __all__ = [
     "ALL_EMITTED",
     "ASKS_THAT_DECIDE",
     "CACHE_DIGEST_BYTES",
+    "LONG_STEPS",
     "MAX_CITED_ANSWER_CHARS",
     "MAX_CITED_PASSAGES",
     "MAX_CITED_PASSAGE_BYTES",
@@ -261,6 +269,7 @@ __all__ = [
     "MAX_RERANK_TEXTS",
     "MEANING_VERSION",
     "NO_ADAPTER",
+    "SHORT_OF_BLOCKS",
     "WARM_EPOCH",
     "Accepted",
     "AccountRequest",

@@ -40,7 +40,7 @@ from shared.deadline import Deadline
 from shared.engine import Engine
 from shared.engine.memory import disk_tier
 from shared.engine.sampling import sampler
-from shared.messages import AuditReport, AuditRequest, Held
+from shared.messages import AuditReport, AuditRequest, Heartbeat, Held
 from shared.process import service as service_module
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import Embedder
@@ -79,12 +79,16 @@ CLIENT = "client-0"
 
 
 class NodeService(Service[Any]):
-    """A service whose metrics nobody reads, and whose watchdog would be a real thread."""
+    """A service on a host of its own, whose metrics nobody reads, and whose watchdog would be a real
+    thread."""
 
     def __init__(self, config: ServiceConfig, name: str) -> None:
         super().__init__(name.rpartition("-")[0], config, name)
         self.http.start = self.http.close = _nothing  # type: ignore[method-assign, assignment]
         self.watchdog.start = lambda: None  # type: ignore[method-assign]
+
+    def heartbeat(self) -> Heartbeat:
+        return replace(super().heartbeat(), host=self.instance)
 
 
 async def _nothing(*_: object) -> None: ...
@@ -192,6 +196,12 @@ class Fleet:
             return {*names} <= {v.heartbeat.instance for v in views if v.heartbeat.state == "ready"}
 
         await until(ready)
+
+    def live_at(self, role: str, name: str) -> int:
+        """Return how many requests an instance has, as it has told a gateway."""
+        watcher = self._watcher()
+        view = None if watcher is None else watcher.fleet.get(role, name)
+        return 0 if view is None else view.heartbeat.live
 
     def generate(self, prompt: list[int], seed: int, max_tokens: int) -> asyncio.Task[Answer]:
         """Ask a gateway over gRPC. The task raises CallFailed where the call does not finish."""

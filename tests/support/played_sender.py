@@ -24,6 +24,7 @@ class PlayedSender:
         self.blocks: list[int] = []
         self.finished: list[tuple[tuple[int, ...], str]] = []
         self.aborted: list[TransferKey] = []
+        self.forgotten: list[TransferKey] = []
 
     @classmethod
     def make(cls, _: Engine, on_released: OnReleased, on_failed: OnFailed, on_sent: OnSent) -> KvSender:
@@ -34,6 +35,9 @@ class PlayedSender:
 
     def is_between(self, _key: TransferKey, _peer: str) -> bool:
         return False
+
+    def forget_ended(self, key: TransferKey) -> None:
+        self.forgotten.append(key)
 
     def handle_message(self, _delivery: Delivery) -> bool:
         return False

@@ -52,7 +52,7 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
-from shared.messages import WARM_EPOCH, HandOverDone, Lost, Successor
+from shared.messages import WARM_EPOCH, HandOver, HandOverDone, Lost, Successor
 from shared.roles import ROUTED_ROLES, TARGET_ROLES
 from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
@@ -141,11 +141,12 @@ class Session:
         else:
             self._watch.fail_route(trouble)
 
-    async def find_successor(self, epoch: int, position: int, sender: str) -> Successor:
-        """The decode worker `sender` leaves: find another one. Raises what `SuccessorSearch.find` does."""
+    async def find_successor(self, epoch: int, asked: HandOver, sender: str) -> Successor:
+        """The decode worker `sender` leaves, or is hard pressed: find another one. Raises what
+        `SuccessorSearch.find` does."""
         if self._successors is None:
             raise StaleEpoch("the request is not decoded anywhere", hop="gateway")
-        return await self._successors.find(epoch, position, sender, self._deadline)
+        return await self._successors.find(epoch, asked, sender, self._deadline)
 
     def on_handed_over(self, epoch: int, handed: HandOverDone, sender: str) -> None:
         """The decode worker `sender` has left, and another one goes on."""

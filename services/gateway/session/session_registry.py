@@ -222,8 +222,8 @@ class SessionRegistry:
                 self._fan_out(message, delivery.sender)
             case Lost() | messages.PromptLogprobs() | messages.FoundFirst() | messages.HandOverDone():
                 self._deliver(delivery)
-            case messages.HandOver(position):
-                self._context.tasks.start("hand-over", self._answer_hand_over(delivery, position))
+            case messages.HandOver() as asked:
+                self._context.tasks.start("hand-over", self._answer_hand_over(delivery, asked))
             case messages.ClientCancel(tenant):
                 found = self.cancel_session(envelope.request_id, tenant)
                 self._answer(envelope, messages.CancelAck(found, ""))
@@ -261,13 +261,13 @@ class SessionRegistry:
         except Exception as error:  # noqa: BLE001 - as above
             session.on_fault(error)
 
-    async def _answer_hand_over(self, delivery: Delivery, position: int) -> None:
+    async def _answer_hand_over(self, delivery: Delivery, asked: messages.HandOver) -> None:
         envelope = delivery.envelope
         session = self._live.get(envelope.request_id)
         answer: Message | PenstockError = StaleEpoch("no such request runs here", hop="gateway")
         if session is not None:
             try:
-                answer = await session.find_successor(envelope.epoch, position, delivery.sender)
+                answer = await session.find_successor(envelope.epoch, asked, delivery.sender)
             except PenstockError as error:
                 answer = error
         await self._context.bus.answer(envelope, answer, hop="gateway")

@@ -1,10 +1,12 @@
-"""Find a running request another decode worker, when its own one leaves: the same epoch goes on there."""
+"""Find a running request another decode worker, when its own one leaves or is hard pressed: the same epoch
+goes on there."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
+from services.gateway.fleet.relief import relieves
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import RouteTrials
 from services.gateway.fleet.routing import (
@@ -24,7 +26,7 @@ from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, StaleEpoch, Unavailable
-from shared.messages import Accepted, AllowSuccessor, HandOverDone, Message, Reserve, Successor
+from shared.messages import Accepted, AllowSuccessor, HandOver, HandOverDone, Message, Reserve, Successor
 
 MOST_ASKED_SUCCESSORS = 3
 """Decode workers that are asked for one hand-over, the best first, before it is given up."""
@@ -44,8 +46,8 @@ class SuccessorSearch:
         self._share = scope.meter.share.for_workers(context.config.fleet_key)
         self._searching = False
 
-    async def find(self, epoch: int, position: int, sender: str, total: Deadline) -> Successor:
-        """Have a decode worker make room for what `sender` decodes, with the first `position` tokens.
+    async def find(self, epoch: int, asked: HandOver, sender: str, total: Deadline) -> Successor:
+        """Have a decode worker make room for what `sender` decodes, with the tokens up to a position.
 
         Raises StaleEpoch where the request is not decoded there any more, Overloaded where nobody has room,
         Unavailable where a search is under way or the request cannot be moved now.
@@ -55,7 +57,7 @@ class SuccessorSearch:
             raise Unavailable("a successor of this request is being looked for already", hop="gateway")
         self._searching = True
         try:
-            return await self._find(route, position, total.shrink(SEARCH_S))
+            return await self._find(route, asked, total.shrink(SEARCH_S))
         finally:
             self._searching = False
 
@@ -79,17 +81,18 @@ class SuccessorSearch:
 
     # ---- the search ---------------------------------------------------------------------------------
 
-    async def _find(self, route: RoutingDecision, position: int, deadline: Deadline) -> Successor:
+    async def _find(self, route: RoutingDecision, asked: HandOver, deadline: Deadline) -> Successor:
         await self._withdraw(route)  # who was named before has not got it
-        await self._until_has(position, route, deadline)
+        await self._until_has(asked.position, route, deadline)
         leaving = self._context.fleet.get("decode", route.decode)
         if leaving is None:
             raise Unavailable(f"{route.decode} is not known here any more", hop="decode")
-        reserve, need = self._question(route, position, leaving)
+        reserve, need = self._question(route, asked.position, leaving)
+        better = " and is notably better off" if asked.relief else ""
         refused: PenstockError = Overloaded(
-            "no other decode worker of the same model and KV layout has room", hop="decode"
+            f"no other decode worker of the same model and KV layout has room{better}", hop="decode"
         )
-        for candidate in self._candidates(leaving, need)[:MOST_ASKED_SUCCESSORS]:
+        for candidate in self._candidates(leaving, need, asked.relief)[:MOST_ASKED_SUCCESSORS]:
             instance = candidate.heartbeat.instance
             try:
                 await self._allow(route, instance, deadline)
@@ -148,16 +151,26 @@ class SuccessorSearch:
         )
         return reserve, Need(hashes, len(ids), request.sampling.max_tokens - (len(ids) - len(prompt_ids)))
 
-    def _candidates(self, leaving: InstanceView, need: Need) -> list[InstanceView]:
-        """Return other workers that the KV may go to and that have room by what is known, the best first."""
-        own = leaving.heartbeat
+    def _candidates(self, leaving: InstanceView, need: Need, relief: str) -> list[InstanceView]:
+        """Return other workers that the KV may go to and that have room by what is known, the best first;
+        only those that relieve one that stays."""
+        own, loaded = leaving.heartbeat, self._context.sent_load.with_sent
         views = [
             view
             for view in serving(self._context.fleet.instances("decode"), "decode", self._prepared.model)
             if view.heartbeat.instance != own.instance and view.heartbeat.worker.layout == own.worker.layout
         ]
         left = leave_out(views, self._context.breakers.shunned(views, self._scope.request_id))
-        return decodes_by_cost(left, self._context.sent_load.with_sent, need)
+        found = decodes_by_cost(left, loaded, need)
+        if not relief:
+            return found
+        blocks = self._blocks(need)
+        return [view for view in found if relieves(relief, own, loaded(view).heartbeat, blocks)]
+
+    def _blocks(self, need: Need) -> int:
+        """Return the KV blocks that a successor makes room for."""
+        groups = kv_groups(self._context.fleet.instances("decode"), self._prepared.model)
+        return blocks_ahead(need.tokens, need.output_tokens, groups)
 
     # ---- asking -------------------------------------------------------------------------------------
 
@@ -168,9 +181,7 @@ class SuccessorSearch:
         self._check_route(route)
 
     async def _ask_room(self, instance: str, reserve: Message, need: Need, deadline: Deadline) -> None:
-        groups = kv_groups(self._context.fleet.instances("decode"), self._prepared.model)
-        blocks = blocks_ahead(need.tokens, need.output_tokens, groups)
-        load = self._context.sent_load.add("decode", instance, blocks=blocks)
+        load = self._context.sent_load.add("decode", instance, blocks=self._blocks(need))
         try:
             await self._ask("decode", instance, reserve, deadline)
         except BaseException:

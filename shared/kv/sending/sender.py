@@ -169,6 +169,10 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
         outgoing = self._transfers.get(key)
         return self._unknown.ended_at(key) == peer if outgoing is None else outgoing.peer == peer
 
+    def forget_ended(self, key: TransferKey) -> None:
+        """Handle a request that has come back: what is heard of that name is of its next transfers."""
+        self._unknown.forget_ended(key)
+
     # ---- what the receiver says ----------------------------------------------------------------
 
     def handle_message(self, delivery: Delivery) -> bool:

@@ -51,6 +51,10 @@ class UnknownTransfers:
     def remember_ended(self, key: TransferKey, decode: str, now_s: float) -> None:
         self._ended.put(key, decode, now_s)
 
+    def forget_ended(self, key: TransferKey) -> None:
+        """A transfer of that name may be offered again."""
+        self._ended.pop(key)
+
     def handle_message(
         self, key: TransferKey, message: ReceiverMessage, envelope: Envelope, sender: str, now_s: float
     ) -> None:

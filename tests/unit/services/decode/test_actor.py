@@ -69,9 +69,10 @@ class Worker(DecodeActor):
         max_batch_tokens: int = 512,
         prefix_cache: bool = True,
         places: tuple[int, int] = (16, 0),
+        hand_overs: int = 4,
     ) -> None:
         """`places`: ordinary ones, and those for guests."""
-        service = Service("decode", DecodeConfig(), "decode-0")
+        service = Service("decode", DecodeConfig(hand_overs=hand_overs), "decode-0")
         self.sent = service.bus = NotedBus()
         service.fleet._state.observe(make_heartbeat("prefill", "prefill-0"))
 

@@ -14,10 +14,20 @@ from services.decode.hand_overs import LAST_TOKENS
 from services.decode.job import DecodeJob
 from shared.errors import Overloaded, PenstockError, Unavailable
 from shared.kv.limits import HALT_AFTER_TOKENS
-from shared.messages import Cancel, HandOverDone, Message, Successor
+from shared.messages import (
+    LONG_STEPS,
+    SHORT_OF_BLOCKS,
+    Cancel,
+    HandOverDone,
+    Message,
+    Reserve,
+    Successor,
+    pack_ids,
+)
 from shared.worker.job import JobPhase
 from shared.worker.worker_actor import Transfers
 from tests.support.played_sender import PlayedSender
+from tests.support.sampling import sampling
 from tests.support.wait import until
 from tests.unit.services.decode.test_actor import PROMPT, Worker
 
@@ -28,9 +38,10 @@ GATEWAY = "penstock.gateway.gateway-0"
 class Leaver(Worker):
     """A worker that drains; each of its questions to gateways is answered by the test."""
 
-    def __init__(self, llm_dir: Path) -> None:
-        super().__init__(llm_dir, kv_blocks=128)
+    def __init__(self, llm_dir: Path, *, hand_overs: int = 4) -> None:
+        super().__init__(llm_dir, kv_blocks=128, hand_overs=hand_overs)
         self.asked: list[tuple[int, asyncio.Future[Message]]] = []
+        self.reliefs: list[str] = []
 
     @property
     def sender(self) -> PlayedSender:
@@ -41,9 +52,10 @@ class Leaver(Worker):
         self._hand_overs._ask = self._ask_test
         return transfers
 
-    async def _ask_test(self, _: DecodeJob, position: int) -> Message:
+    async def _ask_test(self, _: DecodeJob, position: int, relief: str) -> Message:
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.asked.append((position, answer))
+        self.reliefs.append(relief)
         return await answer
 
     async def decode_and_leave(self, *, max_tokens: int = 400) -> None:
@@ -217,3 +229,64 @@ async def test_no_more_are_handed_over_at_a_time_than_are_configured(worker: Lea
     for _ in range(3):
         await worker.step()
     assert len(worker.asked) == 4
+
+
+async def test_a_worker_that_drains_looks_for_no_relief(worker: Leaver) -> None:
+    await worker.decode_and_leave()
+    assert worker.reliefs == [""]
+
+
+async def test_a_worker_short_of_blocks_lets_a_stream_leave_and_goes_on(worker: Leaver) -> None:
+    """The pool has room for less than what all of them come to."""
+    for name in "abcdefghij":
+        await worker.decode(name, max_tokens=200)
+    await worker.steps_until(lambda: bool(worker.asked))
+    await worker.answer(Overloaded("nobody is faster"))
+    await worker.steps_until(lambda: worker._book.missing_blocks > 0)
+    await worker.steps_until(lambda: len(worker.asked) > 1)
+    assert worker.reliefs == [LONG_STEPS, SHORT_OF_BLOCKS]
+    await worker.answer(Successor("decode-1"))
+    (key, successor) = worker.sender.offered[0]
+    assert successor == "decode-1"
+    worker.sender.tell_sent(key)
+    await worker.steps_until(lambda: bool(worker.sender.finished))
+    worker.sender.release(key)
+    await worker.step()
+    assert len(worker.handed_over()) == 1
+    assert len(worker._book.jobs) == 9
+    assert worker._service.state != "draining"
+
+
+async def test_a_worker_told_to_hand_nothing_over_keeps_its_streams(
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.decode.driver.MAX_UNTAKEN_REPORTS", 1)
+    keeper = Leaver(llm_dir, hand_overs=0)
+    await keeper.on_start()
+    try:
+        for name in "abcdefghij":
+            await keeper.decode(name, max_tokens=200)
+        await keeper.steps_until(lambda: keeper._book.missing_blocks > 0)
+        for _ in range(5):
+            await keeper.step()
+        assert keeper.asked == []
+    finally:
+        await keeper.on_stop()
+
+
+async def test_a_stream_that_comes_back_is_not_taken_for_the_one_that_left(worker: Leaver) -> None:
+    ids = (*PROMPT, 5, 6)
+    back = Reserve(
+        pack_ids(ids),
+        len(PROMPT),
+        b"",
+        sampling(max_tokens=40),
+        "gateway-0",
+        "detokenizer-0",
+        "decode-1",
+        "",
+        0,
+        predecessor_incarnation=7,
+    )
+    await worker.send(back)
+    assert worker.sender.forgotten == [KEY]
