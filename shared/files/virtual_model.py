@@ -66,14 +66,24 @@ ALWAYS = RuleConditions()
 
 
 @dataclass(frozen=True, slots=True)
+class Cascade:
+    """The model that answers anew where the first one was unsure: where the mean log-probability of the
+    tokens of its answer, before temperature, is below `min_logprob`."""
+
+    to: str
+    min_logprob: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRule:
     """One rule: under `conditions` one of `to` answers, of several by share. `fallback` None: that of the
-    virtual name."""
+    virtual name. `cascade`: who answers anew, None for nobody."""
 
     name: str
     to: tuple[ModelShare, ...]
     conditions: RuleConditions = ALWAYS
     fallback: tuple[str, ...] | None = None
+    cascade: Cascade | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +109,6 @@ class VirtualModel:
     def targets(self) -> tuple[str, ...]:
         """Return every model that may answer, each once, in the order in which they are named."""
         named = [share.model for rule in self.rules for share in rule.to]
+        named += [rule.cascade.to for rule in self.rules if rule.cascade is not None]
         named += [model for rule in self.rules for model in self.fallback_of(rule)]
         return tuple(dict.fromkeys(named))

@@ -13,6 +13,7 @@
 
     [[auto.rules]]
     to = { small = 95, small-next = 5 }   # by share; the last rule has no conditions
+    cascade = { to = "large", min_logprob = -0.7 }   # answers anew where the mean of the tokens is below that
 
 What each condition means is said in `shared/files/virtual_model.py`.
 """
@@ -33,6 +34,7 @@ from shared.files.virtual_model import (
     FORMATS,
     LANGUAGES,
     PRIORITIES,
+    Cascade,
     ModelRule,
     ModelShare,
     RuleConditions,
@@ -56,6 +58,7 @@ MAX_MODEL_CHARS = 256
 """The longest name of a model in the file."""
 MAX_BOUND = 1_000_000_000
 """The greatest number in a condition."""
+LEAST_LOGPROB = -100.0
 MAX_SHARE = 1_000_000.0
 """The greatest share of a model; only the ratio of shares counts."""
 
@@ -68,7 +71,7 @@ _NUMBERS = tuple(name for name in _CONDITIONS if name.startswith(("min_", "max_"
 _WORDS = {"priorities": PRIORITIES, "formats": FORMATS, "languages": LANGUAGES}
 _HARD = ("hard_above", "hard_below")
 _TTFT = ("ttft_above", "ttft_below")
-_OF_RULE = ("name", "to", "fallback", *_CONDITIONS)
+_OF_RULE = ("name", "to", "fallback", "cascade", *_CONDITIONS)
 
 
 def load_virtual_models(path: Path) -> tuple[VirtualModel, ...]:
@@ -165,7 +168,13 @@ def _rule(entry: dict[str, Any], number: int, place: str) -> ModelRule:
             f"{place} has a wrong name: it must be 1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a "
             "letter or digit"
         )
-    return ModelRule(name, _shares(entry, place), _conditions(entry, place), _fallback(entry, place))
+    return ModelRule(
+        name,
+        _shares(entry, place),
+        _conditions(entry, place),
+        _fallback(entry, place),
+        _cascade(entry, place),
+    )
 
 
 def _conditions(entry: dict[str, Any], place: str) -> RuleConditions:
@@ -213,6 +222,24 @@ def _fallback(entry: dict[str, Any], place: str) -> tuple[str, ...] | None:
     for model in models:
         _check_model(model, "fallback", place)
     return tuple(dict.fromkeys(models))
+
+
+def _cascade(entry: dict[str, Any], place: str) -> Cascade | None:
+    if "cascade" not in entry:
+        return None
+    cascade = entry["cascade"]
+    if not isinstance(cascade, dict) or set(cascade) != {"to", "min_logprob"}:
+        raise InvalidRequest(
+            f"{place} has a wrong cascade: it must be a model and a threshold, as in "
+            '{ to = "large", min_logprob = -0.7 }'
+        )
+    _check_model(cascade["to"], "cascade", place)
+    least = cascade["min_logprob"]
+    if not _is_number(least) or not LEAST_LOGPROB <= least <= 0:
+        raise InvalidRequest(
+            f"{place} has a wrong min_logprob: it must be a number from {LEAST_LOGPROB:g} to 0"
+        )
+    return Cascade(cascade["to"], float(least))
 
 
 def _ttft_limit(table: dict[str, Any], place: str) -> float | None:

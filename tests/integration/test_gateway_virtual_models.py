@@ -19,6 +19,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import Overloaded
 from shared.files.difficulty_head import DifficultyHead, write_difficulty_head
 from shared.messages import Embed, Embedded, Message, Reserve
+from shared.sampling.parameters import NO_LOGPROBS, TokenLogprob
 from tests.integration.gateway_peers import Answer as PeerAnswer
 from tests.integration.gateway_peers import Fleet, Running, ask, default_answer, fleet, gateway
 from tests.support.client import Answer, generate
@@ -362,3 +363,85 @@ async def test_a_request_whose_rule_does_not_ask_waits_for_no_estimate(nats_url:
         await peers.placed(prefill="prefill-1")
         call.cancel()
         assert peers["retriever-1"].of(Embed) == []
+
+
+CASCADE = """
+[auto]
+[[auto.rules]]
+to = "small"
+cascade = { to = "large", min_logprob = -0.5 }
+"""
+
+
+async def small_says_ab(peers: Fleet, logprob: float) -> None:
+    """The small model answers with "ab", each token with this log-probability."""
+    envelope, prefill = await peers.placed()
+    assert prefill.sampling.logprobs == 0
+    for position, char in enumerate("ab"):
+        row = (TokenLogprob(ord(char), logprob, ()),)
+        finish = "stop" if char == "b" else ""
+        await peers.text(envelope.request_id, 5 + position, char, finish=finish, logprobs=row)
+
+
+async def test_a_small_model_that_is_sure_answers_itself_and_no_log_probability_is_told(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with two_models(nats_url, tmp_path, rules=CASCADE) as (peers, running):
+        call = running.stub.Generate(asked())
+        telling = asyncio.create_task(small_says_ab(peers, -0.4))
+        prompt, text, end = [event async for event in call]
+        await telling
+        assert peers["prefill-1"].got == []
+        await until(lambda: not running.registry.audit().held)
+    assert prompt.prompt.model_choice.why == "auto is small by rule 1"
+    assert (text.text.text, list(text.text.logprobs)) == ("ab", [])
+    assert end.end.outcome == pb.OUTCOME_FINISHED
+
+
+async def test_where_the_small_model_was_unsure_the_large_one_answers_anew(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with two_models(nats_url, tmp_path, rules=CASCADE) as (peers, running):
+        call = asyncio.create_task(generate(running.stub, asked()))
+        await small_says_ab(peers, -0.6)
+        await until(lambda: peers["prefill-1"].got)
+        envelope, _ = peers["prefill-1"].got[0]
+        _, prefill = await peers.placed(envelope.epoch, prefill="prefill-1")
+        await peers.text(envelope.request_id, 5, "large", epoch=envelope.epoch, finish="stop")
+        answer = await call
+        await until(lambda: not running.registry.audit().held)
+    assert prefill.sampling.logprobs == NO_LOGPROBS
+    assert (answer.outcome, answer.text, answer.ends) == ("finished", "large", 1)
+    assert choice_of(answer).why == "auto is large by rule 1; small was unsure of its answer"
+    assert answer.end is not None
+    assert answer.end.usage.completion_tokens == 5
+
+
+async def test_an_unsure_answer_is_better_than_none(nats_url: str, tmp_path: Path) -> None:
+    async with two_models(nats_url, tmp_path, rules=CASCADE) as (peers, running):
+        peers["decode-1"].say(state="draining")
+        await running.knows("decode", 1)
+        call = asyncio.create_task(generate(running.stub, asked()))
+        await small_says_ab(peers, -0.6)
+        answer = await call
+    assert (answer.outcome, answer.text) == ("finished", "ab")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"fallback": pb.Fallback(allowed=False)},
+        {"resumable": True},
+        {"sampling": pb.Sampling(max_tokens=5000)},
+    ],
+    ids=["no other model", "resumable", "longer than what is held"],
+)
+async def test_an_answer_that_cannot_be_held_streams_as_any_other(
+    nats_url: str, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    async with two_models(nats_url, tmp_path, rules=CASCADE) as (peers, running):
+        call = asyncio.create_task(generate(running.stub, asked(**fields)))
+        envelope, prefill = await peers.placed()
+        assert prefill.sampling.logprobs == NO_LOGPROBS
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        assert (await call).text == "a"

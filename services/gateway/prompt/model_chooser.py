@@ -34,7 +34,7 @@ from shared.errors import (
     StreamLost,
     Unavailable,
 )
-from shared.files.virtual_model import ModelRule, VirtualModel
+from shared.files.virtual_model import Cascade, ModelRule, VirtualModel
 from shared.roles import OPTIONAL_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.seams.chance import CHANCE
@@ -110,6 +110,29 @@ class ModelChooser:
                 return replace(request, model_choice=choice.settle())
             return None
 
+    def escalate(self, request: Request, budget: Budget) -> Request | None:
+        """Return the request for the model that answers anew, None where it cannot in time."""
+        choice, cascade = request.model_choice, request.cascade
+        assert choice is not None
+        assert cascade is not None
+        tried = replace(request, model=cascade.to, model_choice=choice.escalate(cascade))
+        try:
+            self._check_there(tried)
+            self._gate.check_request(tried, budget)
+        except PenstockError:
+            return None
+        return tried
+
+    def _cascade_of(self, request: Request, rule: ModelRule, model: str) -> Cascade | None:
+        """Return who answers anew. Nobody does where the client wants to have what it can have at once, or
+        more than is held for it."""
+        said, sampling = request.fallback, request.sampling
+        if rule.cascade is None or rule.cascade.to == model or (said is not None and not said.allowed):
+            return None
+        wants_parts = request.resumable or sampling.prompt_logprobs != NO_LOGPROBS
+        fits = sampling.max_tokens <= self._context.config.max_buffered_tokens
+        return rule.cascade if fits and not wants_parts else None
+
     def _facts(self, request: Request, budget: Budget, hardness: Hardness | None) -> RuleFacts:
         facts = RuleFacts(
             request,
@@ -137,6 +160,7 @@ class ModelChooser:
             max_ttft_ms=virtual.max_ttft_ms,
             hardness=facts.hardness,
             note="" if hardness is None else hardness.note,
+            cascade=self._cascade_of(request, rule, share.model),
         )
 
     def _first_taken(self, request: Request, budget: Budget, choice: ModelChoice, *, waits: bool) -> Request:

@@ -174,7 +174,7 @@ class Preparation:
                 resume_token=self._scope.resume_token,
                 model_choice=choice_event(request),
             ),
-            may_change=request.may_fall_back,
+            may_change=request.may_fall_back or request.cascade is not None,
         )
         self._state.begin_phase(RequestPhase.ROUTE)
         reusable = prompt.block_hashes if self._state.told.complete else ()
@@ -184,7 +184,7 @@ class Preparation:
         request_hashes = RequestHashes(
             hasher, read.layout, request.cache_scope, prompt.block_hashes, adapter=model.adapter.digest
         )
-        return PreparedPrompt(request, model, prompt.token_ids, request_hashes)
+        return PreparedPrompt(_measured(request), model, prompt.token_ids, request_hashes)
 
     def _answer_from_cache(self, request: Request, found: ResponseFound) -> None:
         """Answer all at once; the session ends as that of the earlier answer did."""
@@ -248,6 +248,13 @@ class Preparation:
         check_prompt_logprobs(request.sampling, len(prompt_ids))
         self._state.begin_log(log, PromptLogprobsBuffer.wanted(len(prompt_ids)))
         self._response.put_prompt_logprobs([TokenLogprob(prompt_ids[0], 0.0, ())])
+
+
+def _measured(request: Request) -> Request:
+    """Return the request with log-probabilities where it depends on them who answers."""
+    if request.cascade is None or request.sampling.logprobs != NO_LOGPROBS:
+        return request
+    return replace(request, sampling=replace(request.sampling, logprobs=0))
 
 
 def choice_event(request: Request) -> pb.ModelChoice | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from protos.penstock.v1 import inference_pb2 as pb
+from shared.files.virtual_model import Cascade
 
 SHED, DOWN, SLOW, CONTEXT, FAILED = "shed", "down", "slow", "context", "failed"
-"""Why a model is passed over: it has no room, no worker, no time, a shorter context; or its workers failed
-before the first token."""
-PASSED_OVER = (SHED, DOWN, SLOW, CONTEXT, FAILED)
+UNSURE = "unsure"
+"""Why a model is passed over: it has no room, no worker, no time, a shorter context; its workers failed
+before the first token, or its answer was one that it was not sure of."""
+PASSED_OVER = (SHED, DOWN, SLOW, CONTEXT, FAILED, UNSURE)
 RULE, SHARE, NAMED = "rule", "share", "named"
 """The reasons to take a model: a rule, a rule's shares, the request itself."""
 
@@ -31,6 +33,7 @@ class ModelChoice:
     it was not asked; `note` says what the client should know of it. `left` are the models that the request
     may still go on to, in order, and `max_ttft_ms` the limit on the predicted first token until the
     choice is settled. `took_us` is how long the choice took.
+    `cascade`: who answers anew where this model is unsure, None for nobody.
     """
 
     asked: str
@@ -43,6 +46,7 @@ class ModelChoice:
     left: tuple[str, ...] = ()
     max_ttft_ms: float | None = None
     took_us: int = 0
+    cascade: Cascade | None = None
 
     @property
     def by(self) -> str:
@@ -71,11 +75,15 @@ class ModelChoice:
         """Return the choice of the first model that is left, where this one is passed over."""
         model, *left = self.left
         skipped = (*self.skipped, SkippedModel(self.model, why))
-        return replace(self, model=model, left=tuple(left), skipped=skipped, share=1.0)
+        return replace(self, model=model, left=tuple(left), skipped=skipped, share=1.0, cascade=None)
 
     def settle(self) -> ModelChoice:
         """Return the choice of this model, whatever comes: none is left to go on to, so no limit counts."""
         return replace(self, left=(), max_ttft_ms=None)
+
+    def escalate(self, cascade: Cascade) -> ModelChoice:
+        """Return the choice of the model that answers anew."""
+        return replace(self, left=(cascade.to,)).next(UNSURE).settle()
 
     def message(self) -> pb.ModelChoice:
         """Return it as the client is told."""
@@ -94,4 +102,5 @@ _WORDS = {
     SLOW: "too slow",
     CONTEXT: "too short for the prompt",
     FAILED: "lost before its first token",
+    UNSURE: "unsure of its answer",
 }

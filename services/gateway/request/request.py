@@ -17,6 +17,7 @@ from services.gateway.request.tool_use import ToolUse
 from shared.cache_modes import OFF
 from shared.errors import InvalidRequest, NotFound
 from shared.fairness.share import TenantShare
+from shared.files.virtual_model import Cascade
 from shared.messages import ChatTurn
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS, DEFAULTED
 from shared.sampling.parameters import SamplingParams
@@ -86,6 +87,11 @@ class Request:
     def may_fall_back(self) -> bool:
         """Whether there is another model that may answer."""
         return self.model_choice is not None and bool(self.model_choice.left)
+
+    @property
+    def cascade(self) -> Cascade | None:
+        """The model that may answer anew once the answer is there, None for none."""
+        return None if self.model_choice is None else self.model_choice.cascade
 
     @property
     def resumable(self) -> bool:

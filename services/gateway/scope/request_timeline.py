@@ -116,6 +116,12 @@ class RequestTimeline:
         self._reset()
         self._end_attempt(why)
 
+    def mark_held(self) -> None:
+        """The whole answer has come, and its client gets it now."""
+        if self._streaming:
+            self._timeline.split("decode", self._parts(DECODE_PARTS))
+            self._reset()
+
     def mark_last_row(self) -> None:
         """The row that ended the request has come, unless the first token still waits for its client."""
         if self._streaming and self._timeline.ttft_us is not None:

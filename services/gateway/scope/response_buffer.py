@@ -51,6 +51,17 @@ class ResponseBuffer:
         self._waiting: asyncio.Future[None] | None = None
         """The future of the reader, while there is nothing to read."""
         self._calls: ToolCallParser | None = None
+        self._held = False
+
+    def hold(self) -> None:
+        """Keep what comes from here on until `release`, or the end: another answer may take its place."""
+        self._held = True
+
+    def release(self) -> None:
+        """Let out what was held."""
+        if self._held:
+            self._held = False
+            self._fill()
 
     def read_calls(self, tool_format: ToolFormat) -> None:
         """Parse the text from here on for calls in this format."""
@@ -75,8 +86,10 @@ class ResponseBuffer:
         asyncio.get_running_loop().call_later(PROMPT_S, self._fill)
 
     def take_back_prompt(self) -> None:
-        """Forget the prompt of a model that does not answer; it has not gone out yet."""
-        self._prompt = None
+        """Forget the prompt of a model that does not answer, and what it has said; it has not gone out
+        yet."""
+        self._prompt = self._text = None
+        self._held = False
 
     def put_prompt_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Put the log-probabilities of the prompt's next tokens; they go before any text."""
@@ -102,7 +115,8 @@ class ResponseBuffer:
             delta.text += text
         if logprobs:
             delta.logprobs.extend(map(_logprob_event, logprobs))
-        self._fill()
+        if not self._held:
+            self._fill()
 
     def put_end(self, outcome: Outcome) -> None:
         """The last thing to be written; a second end is ignored, so the first one stands."""

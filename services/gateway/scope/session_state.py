@@ -47,7 +47,7 @@ class SessionState:
     routes that failed without a token; `successor` is the decode worker that makes room for it, where its own
     one leaves; `is_let_go`: the holders of this epoch are told that it is over; `warmed_tokens` of the prompt
     were to be computed before it was placed. What stands before `relayed_position` the client has of another
-    gateway.
+    gateway. `earlier_tokens` were computed for an answer that another one took the place of.
     """
 
     max_tokens: int
@@ -69,6 +69,7 @@ class SessionState:
     warmed_tokens: int = 0
     relayed_position: int = 0
     finish: str = ""
+    earlier_tokens: int = 0
 
     def begin_phase(self, phase: RequestPhase, model: str = "") -> None:
         """Enter `phase`; from now on the request is for `model`, where that is said."""
@@ -134,8 +135,10 @@ class SessionState:
 
     def leave_model(self) -> None:
         """Another model is to answer: what still comes from the workers of this one is stale."""
+        self.earlier_tokens = self.used_tokens if self.log.ids else self.earlier_tokens
         self.epoch += 1
         self.route, self.fruitless, self.epoch_tokens = None, 0, 0
+        self.log, self.finish = TokenLog(0), ""
         self.successor, self.is_let_go = "", False
         self.told.release()
         self.phase = RequestPhase.ADMIT
@@ -220,7 +223,8 @@ class SessionState:
     @property
     def used_tokens(self) -> int:
         """The tokens that the request counts for: none when no worker was asked to compute any."""
-        return self.log.prompt_tokens + len(self.log.ids) if self.epoch else self.warmed_tokens
+        own = self.log.prompt_tokens + len(self.log.ids) if self.epoch else self.warmed_tokens
+        return own + self.earlier_tokens
 
     def record_warmed(self, tokens: int) -> None:
         """Note that a worker is asked to compute the first tokens of the prompt before it is placed."""

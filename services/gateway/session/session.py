@@ -27,9 +27,11 @@ from services.gateway.prompt.preparation import Preparation, PreparedPrompt
 from services.gateway.prompt.preprocessor import Preprocessor
 from services.gateway.prompt.stream_takeover import StreamTakeover
 from services.gateway.prompt.warmer import Warmer
+from services.gateway.request.model_choice import UNSURE
 from services.gateway.request.request import Request
 from services.gateway.request.resume_count import count_resumed, failed_resume_counted
 from services.gateway.request_scope import RequestScope
+from services.gateway.scope.answer_confidence import AnswerConfidence
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
@@ -54,6 +56,7 @@ from shared.errors import (
 )
 from shared.messages import WARM_EPOCH, HandOver, HandOverDone, Lost, Successor
 from shared.roles import ROUTED_ROLES, TARGET_ROLES
+from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
 
@@ -111,6 +114,8 @@ class Session:
         self._preprocessor = Preprocessor(scope)
         self.warmer = Warmer(scope, self._gate, self._preprocessor)
         self._successors: SuccessorSearch | None = None  # from when it can be routed on
+        self._escalated: Request | None = None  # for the model that answers anew
+        self.intake.confidence = None
 
     # ---- what comes in: synchronous, never waits ---------------------------------------------------
 
@@ -253,10 +258,14 @@ class Session:
         """The walk of the request, by one model after another; returns the word it finished with."""
         while True:
             try:
-                return await self._drive_model()
+                finish = await self._drive_model()
             except PenstockError as error:
                 if not self._fall_back(error):
                     raise
+            else:
+                if self._escalated is None:
+                    return finish
+                self._leave_model(self._escalated, UNSURE)
 
     def _fall_back(self, error: PenstockError) -> bool:
         """Take another model after `error`, if the request allows one and its client has no token yet."""
@@ -267,16 +276,33 @@ class Session:
         request = self._chooser.choose_next(scope.request, self.budget, error, routed=state.epoch > 0)
         if request is None:
             return False
-        log.info("model_passed_over", request_id=self.request_id, model=scope.request.model, why=error.code)
+        self._leave_model(request, error.code)
+        return True
+
+    def _leave_model(self, request: Request, why: str) -> None:
+        """Go on with `request`, which is for another model: nothing of this one has gone out."""
+        log.info("model_passed_over", request_id=self.request_id, model=self._scope.request.model, why=why)
         self.warmer.drop()
-        if state.route is not None:
-            self._cancel_epoch(error)
-        state.leave_model()
+        if self.state.route is not None:
+            self._cancel_route(why)
+        self.state.leave_model()
         self.response.take_back_prompt()
         self.timeline.mark_phase("route.model")
-        self._scope, self.request = replace(scope, request=request), request
+        self._scope, self.request = replace(self._scope, request=request), request
         self._begin_model()
-        return True
+
+    def _release(self) -> None:
+        """Let the client have what was held for it."""
+        if self.intake.confidence is not None:
+            self.timeline.mark_held()
+            self.response.release()
+
+    def _escalation(self) -> Request | None:
+        """Return the request for the model that answers anew, where this one's answer is not sure enough."""
+        cascade, confidence = self._scope.request.cascade, self.intake.confidence
+        if cascade is None or confidence is None or not confidence.is_below(cascade.min_logprob):
+            return None
+        return self._chooser.escalate(self._scope.request, self.budget)
 
     async def _drive_model(self) -> str:
         """The walk of the request by the model that it is for now."""
@@ -284,6 +310,10 @@ class Session:
         if prompt is None:
             return self.state.finish
         self.request = prompt.request
+        if self._scope.request.cascade is not None:
+            self.response.hold()
+            hidden = self._scope.request.sampling.logprobs == NO_LOGPROBS
+            self.intake.confidence = AnswerConfidence(hidden)
         router = Router(self._scope, prompt, self._cancel_epoch)
         self._successors = SuccessorSearch(self._scope, prompt, router.trials)
         try:
@@ -292,10 +322,14 @@ class Session:
                 await router.route_request(self._deadline, self._asked)
                 trouble = await self._watch.until_over(router.trials)
                 if trouble is None:
-                    await self._cite_answer()
+                    self._escalated = self._escalation()
+                    if self._escalated is None:
+                        self._release()
+                        await self._cite_answer()
                     return self.state.finish
                 router.avoid_failed(trouble)
                 if self._begin_replacement(trouble):
+                    self._release()
                     return "length"
         finally:
             router.end()
@@ -376,7 +410,10 @@ class Session:
 
     def _cancel_epoch(self, why: PenstockError) -> None:
         """Tell the holders of an epoch that failed, without waiting for them."""
-        self.timeline.mark_lost(why.code)
+        self._cancel_route(why.code)
+
+    def _cancel_route(self, why: str) -> None:
+        self.timeline.mark_lost(why)
         holders = self.state.take_holders()
         work = self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, "replaced")
         self._context.tasks.start(f"cancel-{self.request_id}", work)

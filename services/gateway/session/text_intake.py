@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from services.gateway.request_scope import RequestScope
+from services.gateway.scope.answer_confidence import AnswerConfidence
 from services.gateway.scope.report import count_tokens
 from services.gateway.scope.session_state import RowVerdict
 from services.gateway.scope.text_row import TextRow
@@ -28,6 +29,8 @@ class TextIntake:
         self._meter = scope.meter
         self._watch = watch
         self._interruption = interruption
+        self.confidence: AnswerConfidence | None = None
+        """The measure of the answer, where somebody wants to know."""
 
     def on_text(self, row: TextRow, sender: str, now_s: float) -> None:
         """`now_s`: when it came, by the monotonic clock. Most of what a gateway does is this, row by row."""
@@ -78,6 +81,9 @@ class TextIntake:
 
     def _relay_row(self, row: TextRow, now_s: float) -> None:
         _, position, token_ids, text, finish, logprobs, marks = row
+        if self.confidence is not None:
+            self.confidence.add(logprobs)
+            logprobs = () if self.confidence.hidden else logprobs
         self._timeline.add_row(marks)
         if token_ids:
             count_tokens(self._state, len(token_ids))

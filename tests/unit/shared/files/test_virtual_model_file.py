@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import InvalidRequest
-from shared.files.virtual_model import ModelShare, RuleConditions, TtftBound
+from shared.files.virtual_model import Cascade, ModelShare, RuleConditions, TtftBound
 from shared.files.virtual_model_file import (
     MAX_FALLBACKS,
     MAX_FILE_BYTES,
@@ -42,6 +42,7 @@ fallback = []
 
 [[auto.rules]]
 to = { small = 95, small-next = 5 }
+cascade = { to = "huge", min_logprob = -0.7 }
 """
 
 
@@ -65,7 +66,8 @@ def test_all_that_a_file_may_say_is_read() -> None:
     assert (paying.name, rest.name) == ("paying", "2")
     assert rest.to == (ModelShare("small", 95.0), ModelShare("small-next", 5.0))
     assert (auto.fallback_of(paying), auto.fallback_of(rest)) == ((), ("large", "small"))
-    assert auto.targets == ("large", "small", "small-next")
+    assert (paying.cascade, rest.cascade) == (None, Cascade("huge", -0.7))
+    assert auto.targets == ("large", "small", "small-next", "huge")
 
 
 LAST = '[[auto.rules]]\nto = "small"\n'
@@ -96,6 +98,9 @@ LAST = '[[auto.rules]]\nto = "small"\n'
         ('[[auto.rules]]\nto = "a"\ntools = 1\n' + LAST, "wrong tools"),
         ('[[auto.rules]]\nto = "a"\nttft_below = 3\n' + LAST, "wrong ttft_below"),
         ('[[auto.rules]]\nname = "x"\ntools = true\nto = "a"\n' * 2 + LAST, "two rules called x"),
+        (LAST + 'cascade = "large"\n', "wrong cascade"),
+        (LAST + 'cascade = { to = "large", min_logprob = 0.1 }\n', "wrong min_logprob"),
+        (LAST + 'cascade = { to = "", min_logprob = -1 }\n', "wrong model in cascade"),
         ('[auto]\nfallback = "small"\n' + LAST, "wrong fallback"),
         ('[auto]\nclassifier = ""\n' + LAST, "wrong classifier"),
         ('[[auto.rules]]\nto = "other"\n[[other.rules]]\nto = "small"\n', "which is a virtual name too"),
