@@ -62,8 +62,8 @@ STREAMS = (
     Mutant(
         "a new route has the epoch of the one before",
         "services.gateway.scope.session_state",
-        "self.epoch += 1",
-        "self.epoch = max(1, self.epoch)",
+        "self.epoch += 1\n        self.route = route",
+        "self.epoch = max(1, self.epoch)\n        self.route = route",
     ),
     Mutant(
         "a decoder of an earlier epoch is not replaced",
