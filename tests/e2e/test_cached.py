@@ -29,7 +29,7 @@ async def until_cached(stack: Stack, message: pb.GenerateRequest) -> list[Answer
         assert prompt is not None
         return prompt.HasField("cached")
 
-    await until(cached, timeout_s=20)
+    await until(cached)
     return answers
 
 

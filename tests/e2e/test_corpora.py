@@ -130,7 +130,7 @@ async def until_cached(stack: Stack, tenant: str, message: pb.GenerateRequest) -
         answers.append(await answer_for(stack, tenant, message))
         return is_cached(answers[-1])
 
-    await until(cached, timeout_s=20)
+    await until(cached)
     return answers[-1]
 
 
@@ -172,7 +172,7 @@ async def test_a_newer_index_of_a_corpus_makes_an_end_of_its_earlier_answers_alo
         answer = await answer_for(stack, "rival", changed)
         return not is_cached(answer)
 
-    await until(computed, timeout_s=20)
+    await until(computed)
     assert answer is not None
     assert passages_of(answer) == ["The price of a valve is new."]
     assert is_cached(await answer_for(stack, "rival", other))

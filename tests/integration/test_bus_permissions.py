@@ -271,7 +271,7 @@ async def test_an_answer_can_be_given_once(closed: ClosedBus) -> None:
         await prefill.settle()
         subject = subject_of(inbox("prefill", "prefill-0"), "KvProbe", "decode-0")
         asking = asyncio.create_task(decode.client.request(subject, b"", timeout=5))
-        question = await asyncio.wait_for(asked.get(), 5)
+        question = await asyncio.wait_for(asked.get(), 60)
         await question.respond(b"first")
         await question.respond(b"second")
         await prefill.settle()

@@ -269,7 +269,7 @@ def test_json_has_the_log_probabilities_of_the_prompt(peer: GeneratePeer) -> Non
     first = json.loads(ask(peer, "hi", "--json", "--prompt-logprobs", "0").stdout.splitlines()[0])
     assert (first["event"], first["position"]) == ("prompt_logprobs", 0)
     assert [(each["token_id"], each["logprob"]) for each in first["logprobs"]] == [(7, 0.0), (8, -0.5)]
-    assert peer.requests.get(timeout=10).sampling.prompt_logprobs == 0
+    assert peer.requests.get(timeout=60).sampling.prompt_logprobs == 0
 
 
 @pytest.mark.parametrize(

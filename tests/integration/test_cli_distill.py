@@ -127,7 +127,7 @@ def test_a_run_that_was_killed_goes_on_from_what_it_had(model: Path, data: Path,
         assert first.startswith("answers 1 "), first
     finally:
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     kept = {path.name: path.read_bytes() for path in (out / ".distill").glob("answers-*.safetensors")}
     assert kept
     assert distill(model, out, data, 0.01) == 0

@@ -570,11 +570,11 @@ async def test_a_key_that_is_revoked_while_its_body_comes_is_a_401(
             "Expect: 100-continue\r\n\r\n"
         )
         writer.write(head.encode())
-        await asyncio.wait_for(reader.readuntil(b"100 Continue\r\n\r\n"), 20)  # it is known by its key now
+        await asyncio.wait_for(reader.readuntil(b"100 Continue\r\n\r\n"), 60)  # it is known by its key now
         write(keys, other)
         await running.key_gate.keys.reload()
         writer.write(body)
-        answer = await asyncio.wait_for(reader.readuntil(b"}}"), 20)
+        answer = await asyncio.wait_for(reader.readuntil(b"}}"), 60)
         writer.close()
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert b"does not know the API key any more" in answer

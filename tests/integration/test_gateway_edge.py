@@ -256,7 +256,7 @@ async def health_of(running: Running) -> int:
 async def test_health_is_serving_only_while_every_needed_role_is_there(nats_url: str) -> None:
     serving = health_pb2.HealthCheckResponse.SERVING
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
-        await asyncio.wait_for(running.server.serving.wait(), 5)
+        await asyncio.wait_for(running.server.serving.wait(), 60)
         assert await health_of(running) == serving
         await peers["tokenizer-0"].stop()
         await until(lambda: _is(running, health_pb2.HealthCheckResponse.NOT_SERVING))

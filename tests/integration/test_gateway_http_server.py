@@ -23,7 +23,7 @@ from tests.support.metric import value
 from tests.support.wait import until
 
 ORIGIN = "https://app.example"
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 

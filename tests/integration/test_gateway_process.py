@@ -28,7 +28,7 @@ from tests.support.client import generate
 from tests.support.forked import SharedForker
 from tests.support.wait import until
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 60
 
 
 @asynccontextmanager

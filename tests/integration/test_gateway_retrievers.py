@@ -74,7 +74,7 @@ async def retrievers(nats_url: str, folder: Path, count: int) -> AsyncIterator[R
     finally:
         for each in processes.values():
             each.kill()  # also what is stopped
-            each.wait(timeout=30)
+            each.wait(timeout=60)
 
 
 def process(nats_url: str, name: str, corpus: Path, folder: Path) -> ForkedProcess:

@@ -26,7 +26,7 @@ from tests.support.metric import value
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 
-HANDSHAKE_TIMEOUT_S = 20
+HANDSHAKE_TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ async def test_nothing_is_written_into_an_answer_that_has_begun(
         envelope, _ = await here.peers.placed()
         await here.peers.text(envelope.request_id, 5, "a", finish="stop")
         try:
-            got = await asyncio.wait_for(reader.read(), 20)
+            got = await asyncio.wait_for(reader.read(), 60)
         except ConnectionResetError:
             got = b"HTTP/1.1 200"
         finally:

@@ -104,7 +104,7 @@ async def test_after_a_server_restart_chunks_flow_again(nats_server: NatsServer)
     with pytest.raises(Unavailable):
         await sender.send(SUBJECT, b"head", [memoryview(b"lost")])
     await nats_server.start()
-    await until(lambda: sender.connected and reconnects, timeout_s=20)
+    await until(lambda: sender.connected and reconnects)
     await sender.send(SUBJECT, b"head", [memoryview(b"ok")])
     await until(lambda: sink.bodies == [b"ok"])
     await sender.close()

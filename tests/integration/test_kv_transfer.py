@@ -347,7 +347,7 @@ async def test_a_server_restart_in_mid_transfer_is_survived(
     pair.compute(key, 20)
     pair.sender.finish_transfer(key, [5], "")
     await nats_server.start()
-    await until(lambda: pair.decode.complete or pair.decode.failed, timeout_s=30)
+    await until(lambda: pair.decode.complete or pair.decode.failed)
     await pair.freed()
     if pair.decode.complete:
         assert_same(pair, BLOCKS, TARGETS)

@@ -94,7 +94,7 @@ class HeldSearch:
         if work.unranked is not None:
             self.batches.append(["rerank", first.retrieve.query])
             self.reranked_ask = first.ask
-            assert self.go_rerank.wait(30)
+            assert self.go_rerank.wait(60)
             return [work.unranked.found]
         found = self.search([asked.ask for asked in work.asked if isinstance(asked, Question)])
         return [Unranked(each, (), ()) for each in found] if self._is_reranked else found
@@ -104,7 +104,7 @@ class HeldSearch:
         self.batches.append([question.query for question in questions])
         for ask in asks:
             ask.found = self.found_at_once
-        assert self.go.wait(30)
+        assert self.go.wait(60)
         if questions[0].query == "crash":
             raise RuntimeError("the index is broken")
         if questions[0].query == "panic":
@@ -118,7 +118,7 @@ class HeldSearch:
         texts = job.message.texts
         self.batches.append(list(texts))
         self.job = job
-        assert self.go.wait(30)
+        assert self.go.wait(60)
         if texts[0] == "crash":
             raise RuntimeError("the model is broken")
         if isinstance(job.message, RerankTexts):
@@ -164,7 +164,7 @@ class Rig:
         async def held() -> bool:
             return await self.held() == list(wanted)
 
-        await until(held, timeout_s=20)
+        await until(held)
 
 
 def indexed(name: str = "default", *tenants: str) -> ServedCorpus:
@@ -284,11 +284,11 @@ async def test_who_comes_while_many_wait_to_be_reranked_is_searched_for_between_
     await rig.until_held(("0", "searching"))
     for number in (1, 2):
         calls.append(asyncio.create_task(rig.retrieve(f"q{number}", request_id=str(number))))
-        await until(partial(_has, rig, str(number)), timeout_s=20)
+        await until(partial(_has, rig, str(number)))
     rig.search.go.set()
-    await until(lambda: ["rerank", "q0"] in rig.search.batches, timeout_s=20)
+    await until(lambda: ["rerank", "q0"] in rig.search.batches)
     calls.append(asyncio.create_task(rig.retrieve("late", request_id="3")))
-    await until(partial(_has, rig, "3"), timeout_s=20)
+    await until(partial(_has, rig, "3"))
     rig.search.go_rerank.set()
     assert [answer.passages[0].text for answer in await asyncio.gather(*calls)] == ["q0", "q1", "q2", "late"]
     assert rig.search.batches[:4] == [["q0"], ["rerank", "q0"], ["q1", "q2", "late"], ["rerank", "q1"]]
@@ -356,7 +356,7 @@ async def test_questions_that_wait_are_searched_together(rig: Rig) -> None:
     async def all_wait() -> bool:
         return len(await rig.held()) == 5
 
-    await until(all_wait, timeout_s=20)
+    await until(all_wait)
     rig.search.go.set()
     answers = await asyncio.gather(*asked)
     assert [answer.passages[0].text for answer in answers] == [f"q{n}" for n in range(5)]
@@ -524,9 +524,9 @@ async def test_questions_and_texts_take_turns(rig: Rig) -> None:
     await rig.until_held(("0", "searching"))
     for number in (1, 2):
         calls.append(asyncio.create_task(rig.ask(Embed((f"text {number}",)), request_id=f"e{number}")))  # type: ignore[arg-type]
-        await until(partial(_has, rig, f"e{number}"), timeout_s=20)
+        await until(partial(_has, rig, f"e{number}"))
     calls.append(asyncio.create_task(rig.retrieve("second", request_id="1")))
-    await until(partial(_has, rig, "1"), timeout_s=20)
+    await until(partial(_has, rig, "1"))
     rig.search.go.set()
     await asyncio.gather(*calls)
     assert rig.search.batches == [["first"], ["text 1"], ["second"], ["text 2"]]
@@ -779,7 +779,7 @@ async def test_the_process_says_how_far_its_indexing_is(nats_url: str, tmp_path:
     finally:
         await bus.close()
         process.kill()
-        process.wait(40)
+        process.wait(60)
 
 
 def heartbeats_of(beats: list[Heartbeat]) -> Callable[[Delivery], None]:

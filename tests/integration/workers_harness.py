@@ -83,7 +83,7 @@ class Workers:
 
     def kill(self, instance: str) -> None:
         self.processes[instance].kill()
-        self.processes[instance].wait(10)
+        self.processes[instance].wait(60)
 
     def terminate(self, instance: str) -> int:
         self.processes[instance].send_signal(signal.SIGTERM)
@@ -99,7 +99,7 @@ class Workers:
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
-            process.wait(10)
+            process.wait(60)
 
     def _log(self, name: str) -> Path:
         return self.log_dir / f"{name}.log"

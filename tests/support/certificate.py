@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)

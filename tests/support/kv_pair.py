@@ -195,7 +195,7 @@ class Pair:
 
     async def transferred(self, count: int = 1) -> None:
         await until(
-            lambda: len(self.decode.complete) >= count and len(self.prefill.released) >= count, timeout_s=20
+            lambda: len(self.decode.complete) >= count and len(self.prefill.released) >= count, timeout_s=60
         )
 
     def fault(
@@ -228,7 +228,7 @@ class Pair:
 
     async def freed(self) -> None:
         """Nothing is held on either side."""
-        await until(self.nothing_held, timeout_s=20)
+        await until(self.nothing_held)
 
     def nothing_held(self) -> bool:
         return not self.sender.held() and not self.receiver.held()

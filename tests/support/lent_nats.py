@@ -18,7 +18,7 @@ from pathlib import Path
 from services.launcher.processes.child import die_with
 from shared.bus.nats_server import BINARY, MAX_PAYLOAD_BYTES, RUNTIME, WRITE_DEADLINE_S, nats_server_binary
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60
 ANSWER_TIMEOUT_S = 10.0
 LEAVE_TIMEOUT_S = 0.5
 """The connections of a test that has ended are closed, but the server may not have read that yet."""

@@ -17,7 +17,7 @@ from shared.bus.nats_server import nats_server_binary
 from tests.support.data import REPOSITORY
 
 START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 60
 
 
 @contextmanager

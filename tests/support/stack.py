@@ -27,11 +27,11 @@ from shared.messages import AuditReport, AuditRequest, Held
 from tests.support.data import REPOSITORY
 from tests.support.wait import until
 
-START_TIMEOUT_S = 110
-STOP_TIMEOUT_S = 30
+START_TIMEOUT_S = 240
+STOP_TIMEOUT_S = 90
 ASK_TIMEOUT_S = 5.0
-METRICS_TIMEOUT_S = 20.0
-IDLE_TIMEOUT_S = 30.0
+METRICS_TIMEOUT_S = 60.0
+IDLE_TIMEOUT_S = 90.0
 LOG_TAIL_LINES = 60
 RERANKING = {"PENSTOCK_RETRIEVER_RERANKER": "late-interaction"}
 """The settings that rerank also where the encoder's kernels do not run."""

@@ -13,7 +13,7 @@ from services.gateway import shared_ports
 from services.gateway.shared_ports import divert_new_connections
 
 HOST = "127.0.0.1"
-CONNECT_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 60
 
 
 @contextmanager

@@ -28,7 +28,7 @@ async def test_events_of_a_long_step_wake_the_loop() -> None:
     events.post(lambda: heard.append("first"))
     clock.advance(2 * PATIENT_S)
     await asyncio.to_thread(events.post, woken.set)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await woken.wait()
     assert heard == ["first"]
 

@@ -72,7 +72,7 @@ class Rig:
         """The length of a question is its angle, in hundredths; "long" is too long, "broken" breaks."""
         assert len(tenants) == len(questions)
         self.embedded.append(list(questions))
-        assert self.go.wait(30)
+        assert self.go.wait(60)
         if "broken?" in questions:
             raise RuntimeError("the encoder is broken")
         vectors = np.zeros((len(questions), DIMENSIONS), dtype=np.float32)

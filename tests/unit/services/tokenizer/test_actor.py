@@ -34,7 +34,7 @@ class HeldTokenizer:
     def tokenize_prompt(self, message: Tokenize) -> Tokenized:
         text = message.text or ""
         self.begun.append(text)
-        assert self.go.wait(30)
+        assert self.go.wait(60)
         if text.startswith("panic"):
             raise Panic
         return Tokenized(b"", b"")

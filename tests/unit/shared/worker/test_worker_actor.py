@@ -273,7 +273,7 @@ async def test_a_drain_waits_for_the_last_job(worker: Worker) -> None:
     assert not drained.done()  # late KV could still land
     worker._book._let_go("r/1")
     await worker.turn()
-    await asyncio.wait_for(drained, 20.0)
+    await asyncio.wait_for(drained, 60)
 
 
 async def test_a_message_of_a_transfer_that_comes_before_the_engine_is_refused(

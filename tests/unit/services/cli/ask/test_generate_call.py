@@ -16,7 +16,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.ask.generate_call import SERVICE, OpenGateway, show_answer
 from services.cli.view.answer_output import TextOutput
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60
 TEXT = "word "
 
 

@@ -14,7 +14,7 @@ from services.launcher.processes import child
 from services.launcher.processes.child import spawn
 from tests.support.wait import until
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60
 SAY_MASK = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)"
 
 

@@ -23,7 +23,7 @@ from services.launcher.processes.log_lines import LineWriter
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[4]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60
 
 PRELOADED = "import os\nSERVER = os.getpid()\n"
 TELLS = """

@@ -120,7 +120,7 @@ class StuckStream(io.BytesIO):
 
     def write(self, data: object) -> int:
         self.reached.set()
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         return super().write(data)  # type: ignore[arg-type]  # BytesIO takes any buffer
 
 
@@ -128,7 +128,7 @@ def test_a_terminal_that_stands_still_never_blocks_and_the_drop_is_told() -> Non
     stream = StuckStream()
     writer = LineWriter(stream, limit=2)
     writer.write("a", b"0")
-    assert stream.reached.wait(10)
+    assert stream.reached.wait(60)
     for number in range(1, 6):
         writer.write("a", b"%d" % number)
     stream.go.set()
@@ -142,7 +142,7 @@ def test_the_drop_is_told_with_the_next_line_that_has_room() -> None:
     stream = StuckStream()
     writer = LineWriter(stream, limit=4)
     writer.write("a", b"0")
-    assert stream.reached.wait(10)
+    assert stream.reached.wait(60)
     for number in range(1, 8):
         writer.write("a", b"%d" % number)
     stream.go.set()

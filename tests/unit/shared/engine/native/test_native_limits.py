@@ -240,7 +240,7 @@ def work():
         library().penstock_multiply(linear.handle, addresses[0], 256, 3, addresses[1])
         begun.set()
 threading.Thread(target=work, daemon=True).start()
-assert begun.wait(30)
+assert begun.wait(60)
 """
     in_another_process(save_random_model(tmp_path), code)
 

@@ -306,7 +306,7 @@ def test_of_several_that_begin_together_one_packs_and_all_map_its_file(cache: Pa
     begun, packed = threading.Barrier(4), []
 
     def worker(number: int) -> dict[str, PackedPart] | None:
-        begun.wait(30)
+        begun.wait(60)
         return load(WeightCache(cache, 1 << 30), KEY, 1 << 20, lambda: packed.append(number))
 
     with ThreadPoolExecutor(4) as pool:

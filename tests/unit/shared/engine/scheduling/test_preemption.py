@@ -120,12 +120,12 @@ def test_steps_go_on_while_kv_is_read_from_disk(
     expected = generate(make_engine(model_dir), [2] * 14)
     engine = make_engine(model_dir, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
     known = three_on_three_blocks(engine)
-    disk_of(engine)._entries["c"].writing.result(timeout=20)
+    disk_of(engine)._entries["c"].writing.result(timeout=60)
     reads = Event()
     real_read = disk_tier._read
 
     def slow_read(*arguments: Any) -> Any:
-        assert reads.wait(20)
+        assert reads.wait(60)
         return real_read(*arguments)
 
     monkeypatch.setattr(disk_tier, "_read", slow_read)
@@ -148,7 +148,7 @@ def test_kv_that_the_disk_lost_is_computed_again(model_dir: Path, tmp_path: Path
     expected = generate(make_engine(model_dir), [2] * 14)
     engine = make_engine(model_dir, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
     known = three_on_three_blocks(engine)
-    os.ftruncate(disk_of(engine)._entries["c"].writing.result(timeout=20).file.fileno(), 10)
+    os.ftruncate(disk_of(engine)._entries["c"].writing.result(timeout=60).file.fileno(), 10)
     drive(engine, known)
     assert known["c"][14:] == expected
     stats = engine.offload_stats

@@ -13,7 +13,7 @@ from shared.retrieval.encoders.embedder import MAX_TOKENS, EmbeddedQuestions, Em
 from shared.retrieval.encoders.question_vectors import KEPT_VECTOR_BYTES, QuestionVectors
 from tests.support import metric
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 class CountingEmbedder:
