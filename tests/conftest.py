@@ -41,6 +41,7 @@ import torch
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+import tests.support.keep_place  # noqa: F401 - what it does by being imported
 from shared.bus.nats_server import NatsServer
 from tests.support.forked_workers import fork_workers
 from tests.support.lent_nats import LentNats

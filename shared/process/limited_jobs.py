@@ -19,6 +19,11 @@ from shared.process.job_runner import READ_BYTES, take_frames, write_frame
 CLOSE_TIMEOUT_S = 2.0
 
 
+def job_command(module: str) -> list[str]:
+    """Return what starts the process of a module of jobs."""
+    return [sys.executable, "-P", "-m", module]
+
+
 @dataclass(frozen=True, slots=True)
 class JobEnd:
     """The end of a job, in a word of `job_runner`; what it returned, or the text of its error."""
@@ -66,10 +71,9 @@ class _JobProcess:
         self._lock = threading.Lock()
         self._open: dict[int, Future[JobEnd]] = {}
         self._numbers = itertools.count(1)
-        command = [sys.executable, "-P", "-m", module]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - a module of ours
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                job_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         except OSError as error:
             raise Unavailable(f"no process of {module} can be started: {error}") from error

@@ -35,9 +35,12 @@ def give_way() -> None:
 
 def stand_back() -> None:
     """This thread does what one request alone waits for."""
-    os.nice(STANDING_BACK_NICE)
+    make_stand_back(0)
 
 
 def make_stand_back(thread_id: int) -> None:
-    """Let a thread or process stand back, by its id. Raises ProcessLookupError when it has ended."""
+    """Let a thread or process stand back, by its id, which is 0 for this thread.
+
+    Raises ProcessLookupError when it has ended.
+    """
     os.setpriority(os.PRIO_PROCESS, thread_id, STANDING_BACK_NICE)

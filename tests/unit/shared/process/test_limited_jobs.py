@@ -10,9 +10,10 @@ from concurrent.futures import wait
 import pytest
 
 from shared.errors import Unavailable
+from shared.process import limited_jobs
 from shared.process.job_runner import MAX_FRAME_BYTES, take_frames
 from shared.process.limited_jobs import JobEnd, LimitedJobs
-from shared.process.niceness import STANDING_BACK_NICE
+from tests.support import keep_place
 from tests.support.data import REPOSITORY
 from tests.support.odd_jobs import MAX_RESULT_BYTES
 from tests.support.wait import until
@@ -58,7 +59,10 @@ def test_whatever_a_job_does_ends_it_and_no_other(jobs: LimitedJobs, payload: st
     assert run(jobs, "echo after") == JobEnd("done", b"after")
 
 
-async def test_a_job_that_is_not_quick_leaves_the_cores_to_others(jobs: LimitedJobs) -> None:
+async def test_a_job_that_is_not_quick_leaves_the_cores_to_others(
+    jobs: LimitedJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limited_jobs, "job_command", keep_place.job_command)
     pid = int(run(jobs, "pid").result)
     ending, stop = jobs.submit(b"sleep")
 
@@ -66,7 +70,7 @@ async def test_a_job_that_is_not_quick_leaves_the_cores_to_others(jobs: LimitedJ
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             return [os.getpriority(os.PRIO_PROCESS, int(child)) for child in file.read().split()]
 
-    await until(lambda: of_its_child() == [STANDING_BACK_NICE])
+    await until(lambda: of_its_child() == [keep_place.STANDING_BACK_NICE])
     stop()
     assert ending.result(END_S).end == "killed"
 

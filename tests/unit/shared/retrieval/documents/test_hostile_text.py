@@ -42,7 +42,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 def reader() -> Iterator[DocumentReader]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(REPOSITORY))
-        reader = DocumentReader("tests.support.documents_beside_others")
+        reader = DocumentReader()
         yield reader
         reader.close()
 
