@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
 
 from shared.engine import load_model_config
 from tests.support.adapters import save_adapter
+from tests.support.fresh_programs import fresh_programs
 from tests.support.models import draft_of, target_model
 from tests.support.oracle import Oracle
 from tests.support.stack import RERANKING, Stack
@@ -21,7 +22,7 @@ from tests.support.stack import RERANKING, Stack
 GetStack = Callable[..., Stack]
 WITH_RETRIEVER = (3, True, "nats")
 """The one stack that has a retriever, of no documents: it embeds. It begins with an adapter, too, and with
-one that cannot be loaded."""
+one that cannot be loaded. Its programs are started as a user starts them."""
 DISAGGREGATED = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0"}
 """Every prompt is computed by a prefill worker: in the stacks of these transports, which are to be tested."""
 ALWAYS_TRANSFERRING = ("shm", "auto")
@@ -129,7 +130,8 @@ def get_stack(
         adapters = adapters if key == WITH_RETRIEVER else []
         environ = DISAGGREGATED if transport in ALWAYS_TRANSFERRING else {}
         shared = request.session.stash[SHARED]["get_stack"]
-        return shared.get(key, lambda: Stack(*chosen, *retriever, *adapters, environ=environ))
+        with fresh_programs() if key == WITH_RETRIEVER else nullcontext():
+            return shared.get(key, lambda: Stack(*chosen, *retriever, *adapters, environ=environ))
 
     return get
 

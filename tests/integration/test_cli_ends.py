@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from shared.retrieval.index.manifest import read_pointer
 from shared.text.model_source import DEMO_MODEL
 from tests.integration.fleet_players import Play
 from tests.support.data import REPOSITORY
+from tests.support.fresh_programs import fresh_programs
 from tests.support.hub import running_hub
 from tests.support.models import target_model
 from tests.support.scripted_server import Asked, Scripted, scripted_server, told_story
@@ -33,6 +34,12 @@ TIMEOUT_S = 100
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 """The buffering that users have: argparse overlooks what fails in its own writing."""
 IMPORT_LINE = b"import time:"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imports_take_time() -> Iterator[None]:
+    with fresh_programs():
+        yield
 
 
 def command(*argv: str, python: Sequence[str] = ()) -> list[str]:

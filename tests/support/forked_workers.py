@@ -52,7 +52,9 @@ class ForkedWorker(Popen2IO):
 def fork_workers(config: pytest.Config, count: int) -> None:
     """Import the tests that `config` names, fork `count` workers, and have execnet take these first."""
     places = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
-    import_tests(names_of_tests(config.rootpath, places))
+    from tests.support.ready_programs import PROGRAMS  # noqa: PLC0415 - hooks of the programs come behind pytest's
+
+    import_tests([*PROGRAMS, *names_of_tests(config.rootpath, places)])
     gc.freeze()
     workers: list[ForkedWorker] = []
     for _ in range(count):
@@ -92,6 +94,9 @@ def _work(stdin: int, stdout: int, others: Iterable[IO[bytes]]) -> None:
         for number, mode in enumerate(("r", "w", "w"))
     )
     logging.getLogger().handlers.clear()  # pytest's own, of the process that this one was
+    from tests.support.ready_programs import start_programs_ready  # noqa: PLC0415 - as above
+
+    start_programs_ready()
     try:
         exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
     finally:
