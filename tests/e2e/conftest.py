@@ -1,13 +1,14 @@
 """Stacks shared by all tests that do not break them: one per set of options, started when first asked for.
 
-Modules that share them come first, and they end with the last one: six stacks that nobody uses compute, too.
+Modules that share them come first, and they end with the last one: a stack that nobody uses takes a
+twentieth of a core.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ one that cannot be loaded. Its programs are started as a user starts them."""
 DISAGGREGATED = {"PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0"}
 """Every prompt is computed by a prefill worker: in the stacks of these transports, which are to be tested."""
 ALWAYS_TRANSFERRING = ("shm", "auto")
+KEPT = ((1, False, "nats"), WITH_RETRIEVER)
+"""The stacks that most modules have."""
+OTHERS_IN = frozenset(
+    f"test_{name}.py" for name in ("capacity", "closed_bus", "constraints", "exactness", "timeline")
+)
+"""The modules that have others: these come first, and the others end with them."""
 
 SHARED_BY = ("get_stack", "documented_stack")
 """The fixtures that share stacks, in the order in which modules come that have them."""
@@ -37,19 +44,19 @@ class SharedStacks:
     def __init__(self, modules: frozenset[Path]) -> None:
         self.modules = modules
         self._running: dict[Hashable, Stack] = {}
-        self._exits = ExitStack()
 
     def get(self, key: Hashable, make: Callable[[], Stack]) -> Stack:
         if key not in self._running:
-            self._running[key] = self._exits.enter_context(make())
+            self._running[key] = make().__enter__()
         return self._running[key]
 
-    def end(self) -> None:
+    def end(self, kept: Collection[Hashable] = ()) -> None:
         """All are told at once: each takes seconds to end."""
-        for stack in self._running.values():
+        ended = [self._running.pop(key) for key in [*self._running] if key not in kept]
+        for stack in ended:
             stack.process.terminate()
-        self._running.clear()
-        self._exits.close()
+        for stack in ended:
+            stack.stop()
 
 
 SHARED = pytest.StashKey[dict[str, SharedStacks]]()
@@ -63,7 +70,12 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         )
         for name in SHARED_BY
     }
-    items.sort(key=lambda item: [item.path not in stacks.modules for stacks in shared.values()])
+    items.sort(
+        key=lambda item: [
+            *(item.path not in stacks.modules for stacks in shared.values()),
+            item.path.name not in OTHERS_IN,
+        ]
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -75,6 +87,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         for stacks in item.session.stash[SHARED].values():
             if nextitem is None or nextitem.path not in stacks.modules:
                 stacks.end()
+            elif item.path.name in OTHERS_IN and nextitem.path.name not in OTHERS_IN:
+                stacks.end(KEPT)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
