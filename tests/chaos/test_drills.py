@@ -17,6 +17,7 @@ from tests.chaos import (
     drill_roll,
 )
 from tests.chaos.world import Models, drill_stack
+from tests.support.fresh_programs import fresh_programs
 from tests.support.stack import Stack
 
 pytestmark = pytest.mark.timeout(600)
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with drill_stack(Models.under(tmp_path_factory.mktemp("drills"))) as running:
+    """Its programs are no forks of the tests: what memory they take is their own, and is to stay flat."""
+    with fresh_programs(), drill_stack(Models.under(tmp_path_factory.mktemp("drills"))) as running:
         yield running
 
 
