@@ -237,17 +237,24 @@ class GrammarState:
         finally:
             self.lock.release()
 
-    def _replay(self, matcher: LLMatcher) -> LLMatcher:
-        """Let a new matcher take in the output."""
+    def _replay(self, matcher: LLMatcher, at_once: int = REPLAYED_AT_ONCE) -> LLMatcher:
+        """Let a new matcher take in the output.
+
+        What its lexer may compute is counted from mask to mask, and what is too much for it, it does not take
+        and calls no error. So it has masks between, and at first trouble an empty lexer takes one id at a
+        time, as they were drawn: what is not taken then is wrong.
+        """
         ids = self._output_ids
-        for start, piece in self._pieces(ids):
-            with self._locked(), self._lock_time.counted():
-                taken = matcher.try_consume_tokens(piece)
-            if _fails_by_lexer(matcher):
-                return self._own_matcher(())
-            if matcher.is_error():
-                return matcher  # which its first mask will say
-            if taken < len(piece):
+        for start, piece in self._pieces(ids, at_once):
+            with self._locked():
+                matcher.compute_bitmask()
+                with self._lock_time.counted():
+                    taken = matcher.try_consume_tokens(piece)
+            if taken < len(piece) or matcher.is_error():
+                if at_once > 1:
+                    return self._replay(self._take_own(), at_once=1)
+                if matcher.is_error():
+                    return matcher  # which its first mask will say
                 raise InvalidRequest(
                     f"id {piece[taken]}, output {start + taken}, does not follow the grammar"
                 )
@@ -278,32 +285,36 @@ class GrammarState:
         """Forget the drafts. A matcher that has failed over them is of no use any more."""
         assert self._matcher is not None
         if self.failed_at is not None:
-            self._matcher, self._is_own = None, False
+            self._matcher, self._is_own, self.lock = None, False, self._matchers.lock
             self.open_matcher()
         else:
             self._matcher.rollback(num_drafts)
 
     def _own_matcher(self, drafts: Sequence[int]) -> LLMatcher:
         """The shared lexer may be full: go on with an empty one. If that fails, the fault is here."""
-        matcher = self._matchers.own()
-        self._is_own = True
-        self.lock = threading.RLock()
-        for _, piece in self._pieces([*self._output_ids, *drafts]):
+        matcher = self._replay(self._take_own())
+        for draft in drafts:
+            matcher.compute_bitmask()
             with self._lock_time.counted():
-                matcher.consume_tokens(piece)
+                matcher.consume_token(draft)
         return matcher
 
-    def _pieces(self, ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """Cut ids into pieces that are each taken in at once: (place of the first, ids). Raises
-        InvalidRequest where those before have held up others for too long."""
-        start, length = 0, REPLAYED_AT_ONCE
+    def _take_own(self) -> LLMatcher:
+        self._is_own = True
+        self.lock = threading.RLock()
+        return self._matchers.own()
+
+    def _pieces(self, ids: Sequence[int], at_once: int) -> Iterator[tuple[int, list[int]]]:
+        """Cut ids into pieces of `at_once` at most: (place of the first, ids). Raises InvalidRequest where
+        those before have held up others for too long."""
+        start, length = 0, at_once
         while start < len(ids):
             piece = list(ids[start : start + length])
             yield start, piece
             if self.has_held_up_others:
                 raise self.holds_up_others()
             start += len(piece)
-            length = 1 if self._lock_time.last_s > 2 * ORDINARY_S else REPLAYED_AT_ONCE
+            length = 1 if self._lock_time.last_s > 2 * ORDINARY_S else at_once
 
 
 def _fails_by_lexer(matcher: LLMatcher) -> bool:

@@ -20,11 +20,13 @@ from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest, Overloaded
 from shared.sampling.parameters import MAX_GRAMMAR_BYTES, Grammar
 from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine, save_random_model
-from tests.support.grammar import EOS, VOCAB
+from tests.support.grammar import EOS, VOCAB, id_of
 from tests.support.smollm2 import smollm2_file
 
 PROMPT = [40, 41, 42]
 FREE = SamplingParams(max_tokens=60, seed=3)
+PHRASES = Grammar("regex", "([a-z ]{3,9}[,.] ?){400}")
+LITTLE_FUEL = (100, 1600)
 MANY_STATES = "[a-d]*a[a-d]{20}[a-d]*e"  # where the a's stood is a state of the lexer
 
 
@@ -48,12 +50,16 @@ def test_a_grammar_of_which_the_other_options_leave_nothing_ends_in_an_error(llm
     assert engine.held() == {}
 
 
+def next_ids(state: GrammarState) -> list[int]:
+    (mask,) = state.masks(())
+    assert mask is not None
+    return [int(token_id) for token_id in unpacked(mask, VOCAB).nonzero()[0]]
+
+
 def walk(state: GrammarState, source: random.Random) -> bool:
     """Take 30 random allowed ids, or fewer that complete the output; False when there are none to take."""
     for _ in range(30):
-        (mask,) = state.masks(())
-        assert mask is not None
-        ids = [int(token_id) for token_id in unpacked(mask, VOCAB).nonzero()[0]]
+        ids = next_ids(state)
         if not ids:
             return False
         if state.advance(source.choice(ids)):
@@ -68,6 +74,24 @@ def test_a_lexer_filled_by_others_is_nobodys_failure(llm_dir: Path, monkeypatch:
     states = [GrammarState(compiled) for _ in range(12)]
     assert all(walk(state, source) for state in states)
     assert 0 < sum(state._is_own for state in states) < 12
+
+
+@pytest.mark.parametrize("fuel", LITTLE_FUEL)
+def test_a_long_output_is_taken_in_again_with_the_fuel_that_it_was_drawn_with(
+    llm_dir: Path, monkeypatch: pytest.MonkeyPatch, fuel: int
+) -> None:
+    """A lexer may compute so much from mask to mask: all of an output is more, and so are sixteen ids."""
+    monkeypatch.setattr(grammar_module, "MAX_STEP_LEXER_FUEL", fuel)
+    source, drawn = random.Random(1), list[int]()
+    state = GrammarState(Grammars(str(llm_dir), VOCAB, (EOS,)).compile(PHRASES))
+    while len(drawn) < 300:
+        drawn.append(source.choice(next_ids(state)))
+        state.advance(drawn[-1])
+    compiled = Grammars(str(llm_dir), VOCAB, (EOS,)).compile(PHRASES)  # whose lexer has seen nothing yet
+    assert next_ids(GrammarState(compiled, drawn)) == next_ids(state)
+    with pytest.raises(InvalidRequest, match="does not follow the grammar"):
+        GrammarState(compiled, [*drawn, *([id_of(",")] * 3)]).open_matcher()
+    assert next_ids(GrammarState(compiled, drawn)) == next_ids(state)  # nor is it full after that
 
 
 def test_drafts_and_recovery_meet_a_full_lexer_unharmed(

@@ -83,11 +83,11 @@ def test_an_output_is_taken_in_again_in_ever_smaller_pieces_and_not_for_longer_t
     pieces: list[int] = []
 
     def noted() -> Iterator[tuple[int, list[int]]]:
-        for start, piece in GrammarState._pieces(state, output):
+        for start, piece in GrammarState._pieces(state, output, REPLAYED_AT_ONCE):
             pieces.append(len(piece))
             yield start, piece
 
-    monkeypatch.setattr(state, "_pieces", lambda _: noted())
+    monkeypatch.setattr(state, "_pieces", lambda *_: noted())
     with pytest.raises(InvalidRequest, match="kept all others waiting"):
         state.open_matcher()
     assert pieces == [REPLAYED_AT_ONCE, 1, 1, 1]
