@@ -40,7 +40,7 @@ WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tes
 	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos client drills simulate mutants shapes fuzz fuzz-kernels compose-test clients-test bench clean
+.PHONY: help setup demo up test lint format typecheck protos client drills soak simulate mutants shapes fuzz fuzz-kernels compose-test clients-test bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,8 +106,12 @@ protos: setup ## the Python of protos/penstock/v1/inference.proto
 client: setup ## the wheel of the Python client, in protos/python/dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir protos/python/dist ./protos/python
 
-drills: setup ## cancels, deadlines, crashes, overload, fairness, identity, upgrades on real processes: tables, half an hour
+drills: setup ## cancels, deadlines, crashes, overload, fairness, identity, a bus of three, upgrades on real processes: tables, 40 minutes
 	PENSTOCK_BEFORE=$(BEFORE) $(BIN)/python -m tests.chaos $(DRILLS)
+
+soak: setup ## random drills on real processes under mixed load, drawn from a seed: MINUTES=30, SEED=1
+	PYTHONPATH=protos/python $(BIN)/python -m tests.chaos.soak --seed $(SEED) \
+		--minutes $(if $(filter command environment,$(firstword $(origin MINUTES))),$(MINUTES),30)
 
 # SEED alone is one world, told in full: `make simulate SEED=17`. SEEDS is how many, from the first one on.
 simulate: setup ## whole fleets in one loop, a world a seed, while all kinds of things break: MINUTES=5, SEEDS=, SEED=
