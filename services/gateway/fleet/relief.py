@@ -27,8 +27,8 @@ def relieves(relief: str, pressed: Heartbeat, other: Heartbeat, blocks: int) -> 
 
 
 def _has_shorter_steps(pressed: Heartbeat, other: Heartbeat) -> bool:
-    """Compare what both have measured. Workers of one host share its cores: there one without streams may make
-    the steps of both longer, and what it would need is not known before."""
+    """Compare what both have measured. Workers of one host share its cores: there one without streams may
+    make the steps of both longer, and what it would need is not known before."""
     if pressed.live - other.live - other.queued < ROWS_APART:
         return False
     if other.decode.step_us:
