@@ -29,6 +29,7 @@ from services.cli.fleet.keys import build_keys_parser
 from services.cli.fleet.logs import build_logs_parser
 from services.cli.fleet.restart import build_restart_parser
 from services.cli.fleet.roll import build_roll_parser
+from services.cli.fleet.scale import build_scale_parser
 from services.cli.fleet.secrets import build_secrets_parser
 from services.cli.fleet.status import build_status_parser
 from services.cli.fleet.why import build_why_parser
@@ -103,6 +104,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "restart": build_restart_parser,
         "roll": build_roll_parser,
         "router": build_router_parser,
+        "scale": build_scale_parser,
         "rm": build_rm_parser,
         "show": build_show_parser,
         "search": build_search_parser,

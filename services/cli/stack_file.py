@@ -105,6 +105,14 @@ def stack_roll(state_dir: Path, option: str) -> tuple[int | None, str, str]:
     )
 
 
+def stack_scale(state_dir: Path, option: str) -> tuple[int | None, str]:
+    """Return the number of the scale that the launcher follows (None: it knows of none), and why an instance
+    could not be started, "" for nothing. Raises NoStack."""
+    stack = _stack(state_dir, option)
+    number = stack.get("scale")
+    return number if isinstance(number, int) else None, str(stack.get("scale_trouble", ""))
+
+
 def stack_shares_ports(state_dir: Path, option: str) -> bool:
     """Return whether all gateways listen on the same ports. Raises NoStack."""
     return _stack(state_dir, option).get("share_ports") is True

@@ -11,13 +11,15 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from signal import SIGHUP
 
 from services.launcher.ports import free_ports
+from services.launcher.processes.child import send
 from services.launcher.processes.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.state import StateDir, credentials_file, unwritable
-from shared.bus.credentials import Credentials
+from shared.bus.credentials import Credentials, load_credentials
 from shared.bus.nats_server import RUNTIME, nats_server_binary
-from shared.bus.permissions import authorization, operator_user, role_user
+from shared.bus.permissions import OPERATOR, BusUser, authorization, operator_user, role_user
 from shared.files.atomic_write import write_secret
 from shared.process.cores import usable_cores
 
@@ -49,8 +51,37 @@ def _write_users(state: StateDir, instances: Iterable[tuple[str, str]]) -> Path:
         one.write(credentials_file(state.path, one.user))
     config = folder / CONFIG_NAME
     passwords = (one.password for one in credentials)
-    write_secret(config, authorization(zip(users, passwords, strict=True)) + "\n")
+    write_secret(config, _config(zip(users, passwords, strict=True)))
     return config
+
+
+def _config(users: Iterable[tuple[BusUser, str]]) -> str:
+    """Return the server's configuration. Its name stands there too: a server reads nothing anew where that is
+    given on the command line."""
+    return f"server_name: penstock\n{authorization(users)}\n"
+
+
+def let_in(state_dir: Path, instance: str, server: Instance) -> None:
+    """Give an instance more a user of its own, where it has none; the server reads its users anew, and nobody
+    who is connected is cut off. Raises InvalidRequest where that cannot be written."""
+    own = credentials_file(state_dir, instance)
+    if own.exists():
+        return
+    known = [load_credentials(str(file)) for file in sorted(own.parent.glob("*.toml"))]
+    new = Credentials.random(instance)
+    try:
+        new.write(own)
+        entries = [(_user_of(each.user), each.password) for each in (*known, new) if each is not None]
+        write_secret(own.parent / CONFIG_NAME, _config(entries))
+    except OSError as error:
+        raise unwritable(state_dir, error) from error
+    if server.process is not None:
+        send(server.process, SIGHUP)
+
+
+def _user_of(name: str) -> BusUser:
+    """Return the user of the operator, or of an instance by its name, which begins with its role."""
+    return operator_user() if name == OPERATOR else role_user(name.rpartition("-")[0], name)
 
 
 def nats_spec(
@@ -59,7 +90,7 @@ def nats_spec(
     """A nats-server on a free port of this machine, and its URL. Raises Unavailable without a binary."""
     port = free_ports(HOST, 1)[0]
     settings = {**RUNTIME, **_go_threads(cores or usable_cores()), **environ}
-    listen = ("--addr", HOST, "--port", str(port), "--name", "penstock")
+    listen = ("--addr", HOST, "--port", str(port))
     command = (str(nats_server_binary()), "--config", str(config), *listen)
     spec = InstanceSpec(NAME, NAME, command, settings, hide=HIDDEN_LINES, reports=False)
     return spec, f"nats://{HOST}:{port}"

@@ -69,11 +69,17 @@ def fork_server_environ(environ: Mapping[str, str] = os.environ) -> dict[str, st
 def stand_in_spec(spec: InstanceSpec, name: str, options: StackOptions) -> InstanceSpec:
     """Return what runs beside an instance, under another name, and does the same until it is told
     to end; then it finishes all that it has."""
-    told = {"INSTANCE": name, f"{spec.role.upper()}_DRAIN_TIMEOUT_S": str(MAX_DRAIN_S)}
+    named = named_spec(spec, name, options)
+    patient = {f"PENSTOCK_{spec.role.upper()}_DRAIN_TIMEOUT_S": str(MAX_DRAIN_S)}
+    return replace(named, environ={**named.environ, **patient})
+
+
+def named_spec(spec: InstanceSpec, name: str, options: StackOptions) -> InstanceSpec:
+    """Return what runs beside an instance, under another name, and does the same."""
+    told = {"PENSTOCK_INSTANCE": name}
     if not options.nats_url:
-        told["NATS_CREDENTIALS"] = str(credentials_file(options.state_dir, name))
-    named = {f"PENSTOCK_{key}": value for key, value in told.items()}
-    return replace(spec, instance=name, environ={**spec.environ, **named})
+        told["PENSTOCK_NATS_CREDENTIALS"] = str(credentials_file(options.state_dir, name))
+    return replace(spec, instance=name, environ={**spec.environ, **told})
 
 
 def stand_in_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:

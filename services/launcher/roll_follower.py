@@ -30,7 +30,7 @@ class InstanceKeeper(Protocol):
 
     def start_stand_in(self, name: str, stands_for: Instance) -> tuple[Instance, asyncio.Task[None]]: ...
 
-    def forget_stand_in(self, instance: Instance) -> None: ...
+    def forget_instance(self, instance: Instance) -> None: ...
 
 
 class RollFollower:
@@ -111,7 +111,7 @@ class RollFollower:
             self._say(f"{error.message}; nobody else is ended for that")
         elif error is not None:
             raise error
-        self._keeper.forget_stand_in(self._stand_in)
+        self._keeper.forget_instance(self._stand_in)
         self._stand_in = self._task = None
         self._is_ending = False
 

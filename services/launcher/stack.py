@@ -10,11 +10,13 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from services.launcher.adapters import prepare_adapter_file
-from services.launcher.nats import nats_spec, wait_until_up, write_users
+from services.launcher.nats import let_in, nats_spec, wait_until_up, write_users
 from services.launcher.options import StackOptions
+from services.launcher.own_beats import OwnBeats
 from services.launcher.plan import (
     fork_server_environ,
     instance_names,
+    named_spec,
     plan_instances,
     stand_in_names,
     stand_in_spec,
@@ -23,20 +25,21 @@ from services.launcher.ports import check_free, free_ports, hold_port
 from services.launcher.processes.forker import Forker, forking_works
 from services.launcher.processes.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.roll_follower import RollFollower
+from services.launcher.scale_follower import ScaleFollower
 from services.launcher.stack_log import StackLog
 from services.launcher.state import STACK_NAME, RunningInstance, StackState, StateDir, credentials_file
 from services.launcher.watch.prober import Prober
 from services.launcher.watch.start_watch import StartWatch
 from services.launcher.watch.stopped_watch import StoppedWatch
 from services.launcher.watch.troubles import Troubles
-from shared.bus import Bus, Delivery
+from shared.bus import Bus
 from shared.bus.addresses import without_password
 from shared.bus.credentials import load_credentials
-from shared.bus.fleet_state import HEARTBEAT_S
 from shared.bus.permissions import OPERATOR
-from shared.bus.subjects import FLEET_ALL
+from shared.bus.subjects import FLEET_ALL, inbox
+from shared.deadline import Deadline
 from shared.errors import PenstockError
-from shared.messages import Heartbeat
+from shared.messages import MAX_DRAIN_S, Drain, Heartbeat
 from shared.tasks import cancel_until_done
 
 START_POLL_S = 0.05
@@ -47,6 +50,8 @@ GATEWAY_TIMEOUT_S = 15.0
 """The part of the stop's time in which gateways finish their requests before the others stop: their drain
 (`drain_timeout_s`), and then a moment in which every stream that is left hears how it ended."""
 
+DRAIN_ASK_S = 2.0
+"""The longest wait for the answer of an instance that is to drain."""
 LEAST_TIMEOUT_S = 2.0
 KILL_TIMEOUT_S = 5.0
 BUS_CLOSE_TIMEOUT_S = 2.0
@@ -88,18 +93,17 @@ class Stack:
         self._grpc = ""
         self._http = ""
         self._bus: Bus | None = None
-        self._beats: dict[tuple[str, str], Heartbeat] = {}
-        self._heard_s: dict[tuple[str, str], float] = {}
         self._news = asyncio.Event()
         """A process has come, or is in another state."""
+        self._beats = OwnBeats(self._news.set)
         self.instances: list[Instance] = []
-        self._ours: set[tuple[str, str]] = set()
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
         self._held_ports = ExitStack()
         self._troubles = Troubles(self._say)
         self._forker: Forker | None = None
         self._forking: asyncio.Task[None] | None = None
         self._roll: RollFollower | None = None
+        self._scale = ScaleFollower(self._state.path, self, len(options.models), self._say)
 
     async def run(self) -> None:
         self._state.acquire()
@@ -163,7 +167,7 @@ class Stack:
     async def _open_bus(self) -> None:
         credentials = load_credentials(self._nats_credentials)
         self._bus = await Bus.connect(self._nats_url, name="penstock-launcher", credentials=credentials)
-        await self._bus.serve(FLEET_ALL, self._on_beat)
+        await self._bus.serve(FLEET_ALL, self._beats.on_beat)
 
     async def _keep_bus(self) -> None:
         """Connect anew where the connection is gone for good; services that lost theirs end and are started
@@ -186,7 +190,8 @@ class Stack:
             self._options, nats_url=self._nats_url, grpc_ports=grpc_ports, http_ports=http_ports
         )
         self._say(f"starting {len(specs)} services: {', '.join(spec.instance for spec in specs)}")
-        self._ours = {(spec.role, spec.instance) for spec in specs}
+        for spec in specs:
+            self._beats.follow(spec.role, spec.instance)
         preload = dict.fromkeys(spec.preload for spec in specs if spec.preload)
         if preload and forking_works():
             self._forker = Forker([*preload], fork_server_environ(), self._log)
@@ -216,12 +221,12 @@ class Stack:
 
     def _steps(self, instance: Instance) -> int:
         """Return how far it is, if it has said so."""
-        beat = self._beat(instance)
+        beat = self._beats.of(instance)
         return beat.steps if beat is not None else 0
 
     def _check_ready(self, instance: Instance, loading: set[str]) -> bool:
         """Return whether it was ready once; tells the user about every process that becomes so."""
-        name, beat = instance.spec.instance, self._beat(instance)
+        name, beat = instance.spec.instance, self._beats.of(instance)
         if beat is None or instance.ready_pid == beat.pid:
             return instance.was_ready
         if beat.state == "ready":
@@ -251,6 +256,8 @@ class Stack:
                 await self._tick(WATCH_POLL_S)
                 await self._keep_bus()
                 self._roll.look()
+                # Who stands in has the name that the next instance of its role would have.
+                self._scale.look(only_ends=bool(self._roll.stand_in))
                 for instance in self.instances:
                     self._check_ready(instance, loading=set())
                 self._write_state()
@@ -276,17 +283,12 @@ class Stack:
 
     def _addresses(self) -> list[tuple[Instance, str]]:
         """Return where each running process serves /live, unless its heartbeats say that it lives."""
-        beats = [(instance, self._beat(instance)) for instance in self.instances]
+        beats = [(instance, self._beats.of(instance)) for instance in self.instances]
         return [
             (instance, beat.metrics)
             for instance, beat in beats
-            if beat is not None and beat.metrics and not self._is_heard(beat)
+            if beat is not None and beat.metrics and not self._beats.is_heard(beat)
         ]
-
-    def _is_heard(self, beat: Heartbeat) -> bool:
-        """Return whether it moves, and the next heartbeat is not late."""
-        late_s = self._heard_s[beat.role, beat.instance] + beat.next_ms / 1e3 + HEARTBEAT_S
-        return beat.state != "stalled" and time.monotonic() < late_s
 
     async def _tick(self, poll_s: float) -> None:
         """Wait for a moment, news of an instance or its end, or a stop."""
@@ -299,25 +301,10 @@ class Stack:
         finally:
             await cancel_until_done(*told)
         for instance, task in self._tasks.items():
-            if task.done() and not (self._roll is not None and self._roll.is_stand_in(instance)):
+            if task.done() and not self._ends_alone(instance):
                 task.result()
         if self._forking is not None and self._forking.done():
             self._forking.result()
-
-    def _on_beat(self, delivery: Delivery) -> None:
-        """Keep the latest heartbeat of our own instances; others may share the bus."""
-        beat = delivery.message
-        if isinstance(beat, Heartbeat) and (beat.role, beat.instance) in self._ours:
-            before = self._beats.get((beat.role, beat.instance))
-            if before is None or (before.pid, before.state) != (beat.pid, beat.state):
-                self._news.set()
-            self._beats[beat.role, beat.instance] = beat
-            self._heard_s[beat.role, beat.instance] = time.monotonic()
-
-    def _beat(self, instance: Instance) -> Heartbeat | None:
-        """The latest heartbeat of the process that runs now."""
-        beat = self._beats.get((instance.spec.role, instance.spec.instance))
-        return beat if beat is not None and beat.pid == instance.pid else None
 
     def _description(self) -> StackState:
         return StackState(
@@ -325,30 +312,57 @@ class Stack:
             http=self._http,
             nats=self._nats_url,
             nats_credentials=self._nats_credentials or None,
-            instances=tuple(_described(instance, self._beat(instance)) for instance in self.instances),
+            instances=tuple(_described(instance, self._beats.of(instance)) for instance in self.instances),
             adapter_file=str(self._options.adapter_file),
             models=self._model_paths,
             share_ports=self._options.share_ports,
             roll=self._roll.number if self._roll is not None else 0,
             stand_in=self._roll.stand_in if self._roll is not None else "",
             roll_trouble=self._roll.trouble if self._roll is not None else "",
+            scale=self._scale.number,
+            scale_trouble=self._scale.trouble,
         )
 
-    # ---- roll ---------------------------------------------------------------------------------
+    # ---- roll and scale -----------------------------------------------------------------------
 
     def start_stand_in(self, name: str, stands_for: Instance) -> tuple[Instance, asyncio.Task[None]]:
-        """Start an instance that does what another one does, beside it."""
-        spec = stand_in_spec(stands_for.spec, name, self._options)
-        self._ours.add((spec.role, spec.instance))
+        """Start an instance that does what another one does, beside it, for as long as that is away."""
+        return self._start_beside(stand_in_spec(stands_for.spec, name, self._options))
+
+    def start_like(self, name: str, like: Instance) -> tuple[Instance, asyncio.Task[None]]:
+        """Start an instance that does what another one does."""
+        return self._start_beside(named_spec(like.spec, name, self._options))
+
+    def _start_beside(self, spec: InstanceSpec) -> tuple[Instance, asyncio.Task[None]]:
+        if self._nats is not None:
+            let_in(self._state.path, spec.instance, self._nats)
+        self._beats.follow(spec.role, spec.instance)
         instance = self._launch(spec)
         self.instances.append(instance)
         return instance, self._tasks[instance]
 
-    def forget_stand_in(self, instance: Instance) -> None:
+    def forget_instance(self, instance: Instance) -> None:
         """It has ended, and is not started again."""
         self.instances.remove(instance)
         del self._tasks[instance]
-        self._ours.discard((instance.spec.role, instance.spec.instance))
+        self._beats.forget(instance.spec.role, instance.spec.instance)
+
+    async def drain(self, instance: Instance, patience_s: float) -> None:
+        """Ask it to finish what it has, over the bus: that gives it the time. One that does not answer, as
+        it loads or hangs, is told by a signal."""
+        bus, deadline = self._bus, Deadline.after(DRAIN_ASK_S)
+        assert bus is not None
+        envelope, drain = bus.envelope(deadline=deadline), Drain(round(min(patience_s, MAX_DRAIN_S)))
+        try:
+            await bus.ask(inbox(instance.spec.role, instance.spec.instance), drain, envelope, deadline)
+        except PenstockError:
+            instance.terminate()
+        await asyncio.wait((self._tasks[instance],))
+
+    def _ends_alone(self, instance: Instance) -> bool:
+        """Return whether its end, and what it has failed with, is looked at elsewhere."""
+        stands_in = self._roll is not None and self._roll.is_stand_in(instance)
+        return stands_in or self._scale.is_of_scale(instance)
 
     def _sharing_gateways(self) -> list[Instance]:
         """Return the gateways among which the kernel shares out connections."""

@@ -17,6 +17,7 @@ import structlog
 from shared.errors import InvalidRequest, Unavailable
 from shared.files.private_folder import make_private_folder
 from shared.files.roll_file import ROLL_NAME
+from shared.files.scale_file import SCALE_NAME
 from shared.files.stack_register import LOCK_NAME, forget_stack, register_stack
 
 log = structlog.get_logger()
@@ -56,6 +57,7 @@ class StackState:
     `adapter_file` is the one that the workers follow, `models` where the files of models and the draft are.
     `share_ports`: all gateways listen on the same ports. `roll` is the number of the roll whose code starts
     now, `stand_in` the instance that stands in for others, `roll_trouble` why it could not be started.
+    `scale` is the number of the scale that is followed, `scale_trouble` why it could not start an instance.
     """
 
     grpc: str
@@ -69,6 +71,8 @@ class StackState:
     roll: int = 0
     stand_in: str = ""
     roll_trouble: str = ""
+    scale: int = 0
+    scale_trouble: str = ""
 
 
 def credentials_file(state_dir: Path, user: str) -> Path:
@@ -162,6 +166,7 @@ class StateDir:
     def clear(self) -> None:
         (self.path / STACK_NAME).unlink(missing_ok=True)
         (self.path / ROLL_NAME).unlink(missing_ok=True)
+        (self.path / SCALE_NAME).unlink(missing_ok=True)
         shutil.rmtree(self.path / BUS_FOLDER, ignore_errors=True)
         self._written = None
 

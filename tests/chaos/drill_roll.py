@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from services.cli.fleet.stack_roll import ROLL_ORDER
 from shared.bus import Delivery
@@ -44,11 +45,11 @@ FULL = Scale(12, 400, 3, ((), ()))
 SHORT = Scale(1, 40, 1, (("gateway",),))
 
 
-async def rolled(stack: Stack, roles: Sequence[str]) -> tuple[int, str]:
-    """The exit code and the words of `penstock roll`, by this code."""
+async def told(stack: Stack, command: str, *arguments: str, root: Path = REPOSITORY) -> tuple[int, str]:
+    """The exit code and the words of a command of `penstock`, by the code in `root`."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", "roll", *roles, "--state-dir", str(stack.state_dir)),
-        cwd=REPOSITORY,
+        *(sys.executable, "-m", "services.cli", command, *arguments, "--state-dir", str(stack.state_dir)),
+        cwd=root,
         env=stack.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -90,12 +91,16 @@ def new_report() -> DrillReport:
     )
 
 
-async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> list[list[Stream]]:
-    """Return what the streams answered before each roll."""
-    return [await _roll_once(stack, scale, roles, report) for roles in scale.rolls]
+async def hold_on(
+    stack: Stack, scale: Scale, report: DrillReport, root: Path = REPOSITORY
+) -> list[list[Stream]]:
+    """Roll to the code in `root`, and return what the streams answered before each roll."""
+    return [await _roll_once(stack, scale, roles, report, root) for roles in scale.rolls]
 
 
-async def _roll_once(stack: Stack, scale: Scale, roles: Sequence[str], report: DrillReport) -> list[Stream]:
+async def _roll_once(
+    stack: Stack, scale: Scale, roles: Sequence[str], report: DrillReport, root: Path
+) -> list[Stream]:
     what = " and ".join(roles) or "all roles"
     before = {each.id: each.pid for each in stack.instances() if not roles or each.role in roles}
     has = Counter(each.role for each in stack.instances())
@@ -104,7 +109,7 @@ async def _roll_once(stack: Stack, scale: Scale, roles: Sequence[str], report: D
         fewest_ready(stack) as fewest,
     ):
         begun_s = time.monotonic()
-        code, said = await rolled(stack, roles)
+        code, said = await told(stack, "roll", *roles, root=root)
         took_s = time.monotonic() - begun_s
     pauses = spread([1e3 * pause_s for pause_s in load.pauses_s])
     report.add(what, f"{took_s:.0f} s", load.answers, len(load.wrong), pauses)

@@ -15,6 +15,7 @@ from tests.chaos import (
     drill_identity,
     drill_overload,
     drill_roll,
+    drill_scale,
 )
 from tests.chaos.world import Models, drill_stack
 from tests.support.fresh_programs import fresh_programs
@@ -58,6 +59,12 @@ async def test_under_overload_every_call_is_served_or_shed_with_a_hint(stack: St
 async def test_what_is_rolled_under_load_fails_no_request(stack: Stack) -> None:
     report = drill_roll.new_report()
     await drill_roll.hold_on(stack, drill_roll.SHORT, report)
+    assert report.broken(timed=False) == []
+
+
+async def test_what_is_scaled_under_load_fails_no_request(stack: Stack) -> None:
+    report = drill_scale.new_report()
+    await drill_scale.hold_on(stack, drill_scale.SHORT, report)
     assert report.broken(timed=False) == []
 
 

@@ -41,8 +41,15 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 async def roll(up: Up, *argv: str, environ: Mapping[str, str] | None = None) -> tuple[int, list[str], str]:
+    return await command(up, "roll", *argv, environ=environ)
+
+
+async def command(
+    up: Up, name: str, *argv: str, environ: Mapping[str, str] | None = None
+) -> tuple[int, list[str], str]:
+    """Return the exit code of `penstock NAME`, the lines that it prints, and its errors."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", "roll", *argv, "--state-dir", str(up.state_dir)),
+        *(sys.executable, "-m", "services.cli", name, *argv, "--state-dir", str(up.state_dir)),
         cwd=REPOSITORY,
         env={**os.environ, **launcher_environ(up.state_dir.parent), **(environ or {})},
         stdout=subprocess.PIPE,

@@ -97,7 +97,15 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
     stack = up.stack()
     assert up.stdout == [f"ready grpc={stack['grpc']} http={stack['http']} nats={stack['nats']}"]
     names = ["grpc", "http", "nats", "nats_credentials", "instances", "adapter_file", "models"]
-    assert list(stack) == [*names, "share_ports", "roll", "stand_in", "roll_trouble"]
+    assert list(stack) == [
+        *names,
+        "share_ports",
+        "roll",
+        "stand_in",
+        "roll_trouble",
+        "scale",
+        "scale_trouble",
+    ]
     rows = [(row["role"], row["id"], row["metrics"]) for row in stack["instances"]]
     assert rows == [
         ("gateway", "gateway-0", "127.0.0.1:9"),

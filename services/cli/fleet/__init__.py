@@ -12,6 +12,7 @@ restart          that for an instance, or for each of a role
 code_digest      whether the code on the disk is the same as before
 stack_roll       every instance anew, with one more of its role meanwhile
 roll             that for a stack here, or for some of its roles
+scale            more instances of a role in a stack here, or fewer
 down             stop the stack that runs
 logs             what its services have said
 adapter_reports  which adapters workers say they have

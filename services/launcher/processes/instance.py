@@ -133,6 +133,10 @@ class Instance:
             self._killed_pid = self.pid
             send(self.process, SIGKILL)
 
+    def let_end(self) -> None:
+        """Do not start it again when it ends; it is told to elsewhere."""
+        self._stopping.set()
+
     def terminate(self) -> None:
         """Ask it to end; `run` returns when it has."""
         self._end(SIGTERM)

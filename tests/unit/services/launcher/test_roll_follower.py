@@ -45,7 +45,7 @@ class Keeper:
         self.instances.append(instance)
         return instance, asyncio.create_task(instance.run())
 
-    def forget_stand_in(self, instance: Instance) -> None:
+    def forget_instance(self, instance: Instance) -> None:
         self.instances.remove(instance)
 
 

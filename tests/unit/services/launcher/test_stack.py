@@ -35,7 +35,7 @@ class Playing:
         command = ("/bin/sh", "-c", script)
         child = self.stack._launch(InstanceSpec(role, f"{role}-0", command, {"PATH": os.environ["PATH"]}))
         self.stack.instances.append(child)
-        self.stack._ours.add((role, f"{role}-0"))
+        self.stack._beats.follow(role, f"{role}-0")
         await until(lambda: "here" in child.last_lines)
         return child
 
@@ -52,7 +52,7 @@ class Playing:
             metrics=metrics,
             capacity=1,
         )
-        self.stack._on_beat(Delivery(Envelope(), beat))
+        self.stack._beats.on_beat(Delivery(Envelope(), beat))
 
     def described(self) -> RunningInstance:
         (described,) = self.stack._description().instances
@@ -86,7 +86,7 @@ async def test_who_is_heard_of_is_not_probed_and_who_stalls_by_its_own_word_is(p
     child = await playing.start("decode", "echo here; exec sleep 600")
     playing.beat(child, "127.0.0.1:1")
     assert playing.stack._addresses() == []
-    playing.stack._heard_s["decode", "decode-0"] -= 0.5  # its next one is late by as much as may be
+    playing.stack._beats._heard_s["decode", "decode-0"] -= 0.5  # its next one is late by as much as may be
     assert playing.stack._addresses() == [(child, "127.0.0.1:1")]
     playing.beat(child, "127.0.0.1:1", state="stalled")
     assert playing.stack._addresses() == [(child, "127.0.0.1:1")]
@@ -126,6 +126,6 @@ async def test_an_adapter_that_a_worker_has_not_loaded_is_said_with_the_reason(
     said: list[str] = []
     monkeypatch.setattr(playing.stack, "_say", said.append)
     beat = make_heartbeat("decode", "decode-0", incarnation=child.pid, pid=child.pid, adapters=(broken, fine))
-    playing.stack._on_beat(Delivery(Envelope(), beat))
+    playing.stack._beats.on_beat(Delivery(Envelope(), beat))
     assert playing.stack._check_ready(child, set())
     assert said[1:] == ["decode-0 has not loaded the adapter sql: no such file"]

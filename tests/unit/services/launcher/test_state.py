@@ -47,6 +47,8 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
         "roll": 0,
         "stand_in": "",
         "roll_trouble": "",
+        "scale": 0,
+        "scale_trouble": "",
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stack.json", "stack.lock"]
     state_dir.release()
