@@ -56,6 +56,18 @@ async def test_ids_that_cannot_be_end_their_request_once_and_no_other(
     assert (answer.outcome, answer.ends, answer.status) == ("failed", 1, grpc.StatusCode.INTERNAL)
 
 
+async def test_a_word_of_the_end_that_is_not_known_ends_the_stream_once_and_is_named(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        answering = asyncio.create_task(generate(running.stub, ask()))
+        envelope, _ = await peers.placed()
+        await peers.text(envelope.request_id, 5, "a", finish="filtered")
+        answer = await answering
+        await until(lambda: running.registry.audit().held == ())
+    assert (answer.outcome, answer.ends, answer.text) == ("failed", 1, "a")
+    assert answer.end is not None
+    assert "'filtered'" in answer.end.error.message
+
+
 async def test_a_fault_at_the_end_of_a_call_ends_it_in_one_terminal_event(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
