@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.cli.fleet.secrets import FOLDERS, build_secrets_parser
+from services.cli.fleet.stack_roll import ROLL_ORDER
 from services.gateway.config import GatewayConfig
 from services.gateway.connection_places import fit_connections
 from services.launcher.role_settings import config_type
@@ -18,6 +23,7 @@ from shared.roles import REQUIRED_ROLES, ROLES
 from tests.support.yaml_text import yaml_document
 
 COMPOSE = Path(__file__).parents[2] / "compose"
+PAGE = (COMPOSE / "README.md").read_text()
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
 
 
@@ -226,3 +232,75 @@ def test_every_variable_is_told_of() -> None:
 def test_torch_is_the_version_that_make_installs() -> None:
     (version,) = re.findall(r"^TORCH := (\S+)$", (COMPOSE.parent / "Makefile").read_text(), re.MULTILINE)
     assert version in (COMPOSE / "Dockerfile").read_text()
+
+
+# ---- the upgrade that its page describes ----
+
+DOCKER = '''#!{python}
+"""Plays docker: containers are files of a folder, and what is done with them is noted."""
+import json, os, pathlib, sys
+
+folder, argv = pathlib.Path(os.environ["PLAYED"]), sys.argv[1:]
+
+def of(role):
+    return sorted(path.name for path in folder.glob(f"{{role}}.*"))
+
+def note(what):
+    with (folder / "noted").open("a") as notes:
+        counts = {{role: len(of(role)) for role in json.loads((folder / "roles").read_text())}}
+        notes.write(json.dumps([what, counts]) + "\\n")
+
+match argv:
+    case ["compose", "-f", "compose/compose.yaml", "build"]:
+        note("build")
+    case ["compose", "-f", "compose/compose.yaml", "ps", "--quiet", role]:
+        print("\\n".join(of(role)))
+    case ["compose", "-f", "compose/compose.yaml", "up", *_, "--no-recreate", "--scale", scale, role]:
+        assert scale.startswith(role + "="), scale
+        for number in range(len(of(role)), int(scale.partition("=")[2])):
+            (folder / f"{{role}}.new{{number}}").touch()
+        note("up " + role)
+    case ["stop", *names]:
+        note("stop " + " ".join(names))
+    case ["rm", *names]:
+        for name in names:
+            (folder / name).unlink()
+        note("rm")
+    case _:
+        sys.exit(f"docker is not told so on the page: {{argv}}")
+'''
+
+
+def upgrade_steps() -> str:
+    """The commands of the page that replace role by role."""
+    (block,) = (each for each in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if "for role in" in each)
+    return str(block)
+
+
+def test_the_upgrade_of_the_page_replaces_every_container_and_there_are_never_fewer(tmp_path: Path) -> None:
+    played, before = tmp_path / "played", {"retriever": 1, "gateway": 2}
+    roles = upgrade_steps().partition("for role in ")[2].partition(";")[0].split()
+    counts = {role: before.get(role, 3) for role in roles}
+    played.mkdir()
+    (played / "roles").write_text(json.dumps(roles))
+    for role, count in counts.items():
+        for number in range(count):
+            (played / f"{role}.old{number}").touch()
+    docker = tmp_path / "docker"
+    docker.write_text(DOCKER.format(python=sys.executable))
+    docker.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PLAYED": str(played)}
+    subprocess.run(["bash", "-euc", upgrade_steps()], env=environ, check=True, timeout=60)
+    left = [path.name for path in played.iterdir() if "." in path.name]
+    assert {role: sum(name.startswith(role) for name in left) for role in roles} == counts
+    assert not [name for name in left if ".old" in name]
+    notes = [json.loads(line) for line in (played / "noted").read_text().splitlines()]
+    assert [what for what, _ in notes if what.startswith("up")] == [f"up {role}" for role in roles]
+    assert all(now[role] >= count for _, now in notes for role, count in counts.items())
+
+
+def test_the_upgrade_names_every_service_that_always_runs_who_is_asked_first() -> None:
+    roles = upgrade_steps().partition("for role in ")[2].partition(";")[0].split()
+    always = {name for name, service in described()["services"].items() if "profiles" not in service}
+    assert set(roles) == always & set(ROLES)
+    assert roles == [role for role in ROLL_ORDER if role in roles]

@@ -404,6 +404,27 @@ def test_the_steps_of_the_page_are_right(checkout: Checkout) -> None:
 
 
 @needs_kustomize
+def test_the_upgrade_of_the_page_applies_all_but_the_gateways_first_and_never_has_fewer(
+    checkout: Checkout,
+) -> None:
+    """Labels of a resource itself are what `kubectl apply --selector` goes by."""
+    block = next(each for each in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if "rollout status" in each)
+    first, second, last = block.strip().splitlines()
+    assert last == "kubectl apply --kustomize compose/k8s"
+    assert second.startswith("kubectl --namespace penstock rollout status deployment")
+    (selector,) = re.findall(r"--selector '(\S+)'", first)
+    label, role = selector.split("!=")
+    deployments = of_kind("Deployment", checkout.built(first.split()[3]))
+    left_out = {
+        name for name, each in deployments.items() if each["metadata"].get("labels", {}).get(label) == role
+    }
+    assert left_out == {"gateway"}
+    for deployment in deployments.values():
+        rolling = deployment["spec"]["strategy"].get("rollingUpdate", {})
+        assert (rolling.get("maxSurge"), rolling.get("maxUnavailable")) == (1, 0)
+
+
+@needs_kustomize
 def test_the_component_that_the_file_offers_adds_the_speculator(checkout: Checkout) -> None:
     file = checkout.folder / "compose" / "k8s" / "kustomization.yaml"
     text = file.read_text()
