@@ -53,7 +53,7 @@ class Actor(ABC):
         self._control_limit = control_limit
         self._data: deque[object] = deque()
         self._control: deque[object] = deque()
-        self._asks: set[Ask] = set()
+        self._asks: dict[Ask, None] = {}  # in the order in which they came
         self._wakeup = asyncio.Event()
         self._activity = Activity(f"the actor {name}")
         self._ended = False
@@ -74,7 +74,7 @@ class Actor(ABC):
         deadline.check(self.name)
         ask = Ask(item, asyncio.get_running_loop().create_future())
         self.tell(ask)
-        self._asks.add(ask)
+        self._asks[ask] = None
         try:
             async with deadline.timeout():
                 return await ask.future
@@ -85,7 +85,7 @@ class Actor(ABC):
                 ) from error
             raise
         finally:
-            self._asks.discard(ask)
+            self._asks.pop(ask, None)
 
     def wake(self) -> None:
         """Look again although no message came."""

@@ -243,7 +243,7 @@ class GrammarCompiler:
     def _end(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:
         compilation = self._waiting.pop(grammar)
         if compilation.keys and isinstance(future.exception(), Cancelled):  # stopped, then wanted again
-            for key in compilation.keys:
+            for key in sorted(compilation.keys):
                 self.begin(key, grammar)
             return
         metrics.HOP_SECONDS.labels(self._hop, "grammar").observe(

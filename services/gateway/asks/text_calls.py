@@ -63,7 +63,7 @@ class TextCalls:
         self.context = context
         self.fleet = context.fleet
         self._key_gate = key_gate
-        self._live: set[TextCall] = set()
+        self._live: dict[TextCall, None] = {}  # in the order in which they came
         self._admitted = 0
         self._turns = itertools.count()
         self._idle = asyncio.Event()
@@ -127,12 +127,12 @@ class TextCalls:
         context, call_id = self.context, f"{self.context.instance}.{CHANCE.hex_digits(6)}"
         client = RequestClient(context.bus, context.instance, call_id, deadline, trace=trace.span.header)
         call = TextCall(call_id, client, deadline, trace)
-        self._live.add(call)
+        self._live[call] = None
         self._idle.clear()
         try:
             yield call
         finally:
-            self._live.discard(call)
+            self._live.pop(call, None)
             if not self._live:
                 self._idle.set()
 

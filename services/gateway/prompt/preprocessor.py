@@ -165,7 +165,7 @@ class Preprocessor:
 
     def cancel_asks(self) -> None:
         """Cancel all asks: their answers are not needed any more."""
-        for holder in list(self._state.holders):
+        for holder in sorted(self._state.holders):  # in one order, which a set of words has not
             self._cancel_ask(holder)
 
     async def tokenize_prompt(
