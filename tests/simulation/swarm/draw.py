@@ -36,13 +36,8 @@ METERED_SHARE = 0.25
 """The share of calls, where there are keys, that come with one that is limited."""
 MOST = {"decode": 3, "prefill": 3, "speculator": 1}
 OPTIONAL_ROLES = ("speculator", "retriever")
-WEIGHTS = {
-    FaultKind.CRASH: 4,
-    FaultKind.LOST: 6,
-    FaultKind.CUT: 3,
-    FaultKind.PARTITION: 2,
-    FaultKind.PAUSE: 2,
-}
+WEIGHTS = {FaultKind.CRASH: 4, FaultKind.LOST: 6, FaultKind.LATE: 4, FaultKind.CUT: 3}
+WEIGHTS |= {FaultKind.PARTITION: 2, FaultKind.PAUSE: 2}
 """How often a kind is drawn where it is not once."""
 MOST_CALLS_TO_BREAK = 200
 """A crash, or a cut, comes up to so many calls of its node after its moment."""
@@ -52,7 +47,8 @@ LOSING_SHARE, MOST_LOST = 0.5, 3
 """The share of seeds in which up to so many messages more are lost that each request needs."""
 LOST_WITHIN_S = 2.0
 """A message that does not come by then is not lost."""
-LONGEST_FAULT_S = {FaultKind.PAUSE: 14.0, FaultKind.PARTITION: 14.0, FaultKind.DEAF: 8.0, FaultKind.SLOW: 4.0}
+LONGEST_FAULT_S = {FaultKind.PAUSE: 14.0, FaultKind.PARTITION: 14.0, FaultKind.DEAF: 8.0}
+LONGEST_FAULT_S |= {FaultKind.SLOW: 4.0, FaultKind.LATE: 0.6}
 """Leases are 10 s long, and an instance is suspected after 0.75 s. All else lasts up to 2 s."""
 GATEWAY_FAULTS = {FaultKind.CRASH, FaultKind.PAUSE, FaultKind.SLOW, FaultKind.CUT, FaultKind.PARTITION}
 GATEWAY_FAULTS |= {

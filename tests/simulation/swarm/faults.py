@@ -75,6 +75,7 @@ class PlannedFaults:
             FaultKind.CUT: self._cut,
             FaultKind.PARTITION: self._partition,
             FaultKind.DEAF: self._deaf,
+            FaultKind.LATE: self._be_late,
             FaultKind.DROPPED: self._drop,
             FaultKind.CLOCK_SET: self._set_clock,
             FaultKind.DRAIN: self._drain,
@@ -257,6 +258,15 @@ class PlannedFaults:
         for cable in cables:
             cable.to_client.release()
         self._record.note(fault.node, "hears again")
+
+    async def _be_late(self, fault: PlannedFault) -> None:
+        """What it says comes after what others say later; it hears all."""
+        pipes = [cable.to_server for cable in self._fleet.network.cables(fault.node)]
+        for pipe in pipes:
+            pipe.hold()
+        await asyncio.sleep(fault.seconds)
+        for pipe in pipes:
+            pipe.release()
 
     async def _drop(self, fault: PlannedFault) -> None:
         for client in self._fleet.server.clients:

@@ -78,6 +78,7 @@ class FaultKind(Enum):
     CUT = "loses its connections"
     PARTITION = "is cut off"
     DEAF = "gets nothing from the bus"
+    LATE = "is heard late"
     DROPPED = "is dropped by nats as a slow consumer"
     CLOCK_SET = "has its time of day set"
     DRAIN = "drains"
@@ -98,7 +99,7 @@ HARMLESS = {
     *(FaultKind.KEY_TAKEN, FaultKind.KEYS_SPOILT),
 }
 """What keeps nobody from serving those that have a key."""
-QUICK = HARMLESS | {FaultKind.LOST, FaultKind.CUT, FaultKind.DROPPED}
+QUICK = HARMLESS | {FaultKind.LOST, FaultKind.CUT, FaultKind.DROPPED, FaultKind.LATE}
 """What costs a call no more than that it is asked again, or routed once more."""
 ENDS_PROCESSES = {FaultKind.CRASH, FaultKind.DRAIN, FaultKind.RESETTLED, FaultKind.NO_MEMORY}
 OFTEN_LOST = (
