@@ -48,6 +48,18 @@ def test_every_sampling_field_of_the_contract_is_a_keyword() -> None:
     assert set(request.SamplingOptions.__annotations__) == set(pb.Sampling.DESCRIPTOR.fields_by_name)
 
 
+@pytest.mark.parametrize(
+    ("said", "allowed", "models"),
+    [(True, True, []), (False, False, []), ("a", True, ["a"]), (["a", "b"], True, ["a", "b"])],
+)
+def test_whether_another_model_may_answer_is_said_in_a_word_or_by_names(
+    said: bool | str | list[str], allowed: bool, models: list[str]
+) -> None:
+    sent = request.build_request("hello", {"fallback": said, "sticky_key": "me"})
+    assert sent.HasField("fallback")
+    assert (sent.fallback.allowed, list(sent.fallback.models), sent.sticky_key) == (allowed, models, "me")
+
+
 def test_a_prompt_is_a_text_a_chat_or_ids() -> None:
     assert request.build_request("hello", {}).text == "hello"
     chat = request.build_request([("system", "be kind"), ("user", "hello")], {}).chat

@@ -31,6 +31,15 @@ def test_raw_sends_plain_text() -> None:
     assert request("hello", "--raw").text == "hello"
 
 
+def test_other_models_may_answer_in_order_or_none_may() -> None:
+    sent = request("hello", "--model", "auto", "--fallback", "b", "--fallback", "a", "--sticky-key", "me")
+    assert (sent.model, sent.sticky_key) == ("auto", "me")
+    assert (sent.fallback.allowed, list(sent.fallback.models)) == (True, ["b", "a"])
+    never = request("hello", "--no-fallback")
+    assert never.HasField("fallback")
+    assert not never.fallback.allowed
+
+
 def test_every_option_arrives() -> None:
     argv = (
         "hello --max-tokens 7 --min-tokens 2 --seed 18446744073709551615 --temperature 0.5 --top-k 3"

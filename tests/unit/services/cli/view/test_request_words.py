@@ -104,3 +104,9 @@ def test_a_request_that_failed_before_any_token_says_so() -> None:
     assert "no token came; failed: decode: no room\\x1b[2J" in words
     assert "no time was measured" in words
     assert "other requests of the longest prompts" in words
+
+
+def test_the_choice_of_a_model_is_said_where_there_was_one() -> None:
+    chosen = "auto is large by rule paying; small was shed"
+    assert chosen not in request_words(ACCOUNT)
+    assert chosen in request_words(replace(ACCOUNT, model_choice=chosen)).splitlines()
