@@ -18,8 +18,8 @@ from pathlib import Path
 from tests.chaos.report import DrillReport
 from tests.chaos.world import Models
 
-DRILLS = ("cancel", "deadline", "crash", "overload", "fairness", "identity")
-DRILLS += ("nats", "roll", "scale", "versions")  # what moves on purpose
+MOVES = ("nats", "roll", "scale", "versions")
+DRILLS = ("cancel", "deadline", "crash", "overload", "fairness", "identity", *MOVES)
 
 
 async def hold_drill(name: str, models: Models) -> DrillReport:

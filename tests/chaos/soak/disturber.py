@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from services.cli.fleet.draining import begin_drain
 from shared.bus import Bus
 from shared.errors import PenstockError
-from tests.chaos.drill_roll import rolled
+from tests.chaos.drill_roll import told
 from tests.chaos.soak.extra_worker import extra_worker
 from tests.chaos.soak.schedule import Disturbance, Schedule
 from tests.chaos.world import stopped
@@ -121,7 +121,7 @@ class Disturber:
     async def _roll(self, it: Disturbance) -> None:
         async with self._ending:
             self._ended(it.whom)
-            code, said = await rolled(self._stack, (it.whom,))
+            code, said = await told(self._stack, "roll", it.whom)
             self._ended(it.whom)
             assert code == 0, said.splitlines()[-1:]
 
