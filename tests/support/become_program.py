@@ -119,7 +119,13 @@ def _code_of(end: SystemExit) -> int:
 
 
 def _run(argv: Sequence[str]) -> None:
-    """Run `[-P] -m MODULE …`."""
+    """Run `[-P] -m MODULE …` or `FILE …`."""
+    if not argv[0].startswith("-"):
+        sys.argv = [*argv]
+        place = os.path.dirname(os.path.abspath(argv[0]))
+        sys.path[:] = [place, *_python_path(), *filter(_is_installed, sys.path)]
+        runpy.run_path(argv[0], run_name="__main__")
+        return
     safe = argv[0] == "-P"
     module, *rest = argv[1 + safe :]
     sys.argv = ["-m", *rest]

@@ -74,6 +74,7 @@ logging.configure("info", role, instance, log_format=os.environ["PENSTOCK_LOG_FO
 asyncio.run(main())
 '''
 
+DRIVER_NAME = "launcher_driver.py"
 DRIVER = """
 import sys
 from services.launcher.__main__ import main
@@ -104,7 +105,7 @@ def write_driver(
 ) -> Path:
     """The program that is a launcher of these services; other constants are those of the code."""
     (folder / "service.py").write_text(SERVICE)
-    driver = folder / "driver.py"
+    driver = folder / DRIVER_NAME
     driver.write_text(DRIVER.format(commands=commands, forked=forked, **(CONSTANTS | constants)))
     return driver
 

@@ -27,6 +27,7 @@ from shared.roles import ROLES
 from tests.support.become_program import Program, become
 from tests.support.data import REPOSITORY
 from tests.support.fresh_programs import START
+from tests.support.launched import DRIVER_NAME
 
 ANSWER_TIMEOUT_S = 120.0
 PACKAGES = ("services.cli", "services.launcher")
@@ -115,7 +116,8 @@ def is_ready(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     if any(place != REPOSITORY and (place / "services").exists() for place in places):
         return False
     module = "".join(words[2:3] if words[1:2] == ["-m"] else words[3:4] if words[1:3] == ["-P", "-m"] else [])
-    return any(module == each or module.startswith(f"{each}.") for each in PACKAGES)
+    is_driver = Path(*words[1:2]).name == DRIVER_NAME
+    return is_driver or any(module == each or module.startswith(f"{each}.") for each in PACKAGES)
 
 
 def _environ_of(lines: Sequence[bytes] | None) -> dict[str, str]:

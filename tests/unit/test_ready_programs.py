@@ -61,6 +61,8 @@ def test_a_program_has_its_words_streams_parent_and_end(tmp_path: Path) -> None:
         (("-m", "services.cli"), {"OMP_NUM_THREADS": "77"}, False),
         (("-m", "services.cli", "pull"), {"HF_ENDPOINT": "http://localhost:9"}, False),
         (("-X", "importtime", "-m", "services.cli"), {}, False),
+        (("/tmp/launcher_driver.py", "--state-dir", "/tmp"), {}, True),
+        (("/tmp/driver.py",), {}, False),
         (("-m", "services.clinic"), {}, False),
         (("-m", "pip"), {}, False),
         (("-c", "pass"), {}, False),
