@@ -29,7 +29,6 @@ from tests.support.stack import Stack
 
 ROLL_TIMEOUT_S = 540.0
 ROOM = {"PENSTOCK_DECODE_MAX_SEQUENCES": "64"}
-CORPUS = ("--corpus", str(REPOSITORY / "README.md"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +128,6 @@ async def _roll_once(
 async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
     report = new_report()
     assert set(ROLL_ORDER) >= {role for roles in scale.rolls for role in roles}
-    with drill_stack(models, *CORPUS, environ=ROOM) as stack:
+    with drill_stack(models, environ=ROOM) as stack:
         await hold_on(stack, scale, report)
     return report

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shared.bus.wire_schema import schema_breaks, wire_schema
-from tests.chaos.drill_roll import CORPUS, ROOM, Scale, hold_on, new_report
+from tests.chaos.drill_roll import ROOM, Scale, hold_on, new_report
 from tests.chaos.report import DrillReport
 from tests.chaos.traffic import differences
 from tests.chaos.world import Models, drill_stack
@@ -85,7 +85,7 @@ async def hold(models: Models) -> DrillReport:
     )
     with code_of(commit) as root:
         for rolls in ORDERS:
-            with drill_stack(models, *CORPUS, environ=ROOM, root=root) as stack:
+            with drill_stack(models, environ=ROOM, root=root) as stack:
                 old, mixed = await hold_on(stack, Scale(8, 300, 2, rolls), report)
             wrong = differences(mixed, old)
             report.claim("a fleet of two versions answers as one of the earlier", wrong[:3], holds=not wrong)

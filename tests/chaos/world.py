@@ -21,6 +21,8 @@ from tests.support.stack import Instance, Stack, audit, metrics_of
 from tests.support.wait import until
 
 CONTEXT_TOKENS = 12_288
+CORPUS = REPOSITORY / "README.md"
+"""It is enough to find something in, and indexed sooner than all pages are."""
 RESTART_TIMEOUT_S = 60.0
 SLOTS = 16
 """The slots of both decode workers of a stack for drills."""
@@ -43,7 +45,7 @@ class Models:
 
     def options(self, *more: str) -> tuple[str, ...]:
         """Of a stack with two of every worker that streams need."""
-        chosen = ["--model", str(self.target), "--draft", str(self.draft)]
+        chosen = ["--model", str(self.target), "--draft", str(self.draft), "--corpus", str(CORPUS)]
         for role in ("prefill", "decode", "detokenizer", "tokenizer"):
             chosen += [f"--{role}", "2"]
         return (*chosen, *more)
