@@ -4,6 +4,7 @@ lines."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from statistics import mean
 
 from tests.support.client import Answer
@@ -38,7 +39,9 @@ def parts_table(alone: Sequence[Parts], beside: Sequence[Parts]) -> list[tuple[s
 
 def excess_ms(alone: Sequence[Parts], beside: Sequence[Parts], part: float = 1.0) -> tuple[float, float]:
     """Return by how much first tokens take longer beside than alone, the mean of the slowest `part` of both,
-    and how much of that is waiting in lines."""
+    and how much of that is waiting in lines; NaN where none came."""
+    if not alone or not beside:
+        return nan, nan
     slow_alone, slow_beside = _slowest(alone, part), _slowest(beside, part)
     total = mean(map(_total, slow_beside)) - mean(map(_total, slow_alone))
     return total, mean(map(_queued, slow_beside)) - mean(map(_queued, slow_alone))
