@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tests.chaos.drill_roll import CORPUS, ROOM, told
+from tests.chaos.drill_roll import ROOM, told
 from tests.chaos.report import DrillReport, spread
 from tests.chaos.steady_load import steady_load
 from tests.chaos.world import Models, drill_stack, until_serving
@@ -69,6 +69,6 @@ async def hold_on(stack: Stack, scale: Scale, report: DrillReport) -> None:
 
 async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
     report = new_report()
-    with drill_stack(models, *CORPUS, environ=ROOM) as stack:
+    with drill_stack(models, environ=ROOM) as stack:
         await hold_on(stack, scale, report)
     return report
