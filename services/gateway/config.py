@@ -243,6 +243,11 @@ class GatewayConfig(ServiceConfig):
         minimum=0,
         maximum=1 << 20,
     )
+    coalesce: bool = field_of(
+        True,
+        help="requests of a tenant that are the same and get the same answer share one computation while "
+        "they are in flight",
+    )
     cancel_ack_s: float = field_of(
         0.25, help="wait for a CancelAck before the broadcast", minimum=0.01, maximum=10.0
     )

@@ -123,4 +123,6 @@ class RequestScope:
             asked=timeline.asked,
             attempts=timeline.attempts,
             model_choice=request.model_choice,
+            coalesced_with=state.coalesced_with,
+            coalesced_tokens=state.shared_tokens,
         )

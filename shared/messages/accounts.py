@@ -43,7 +43,8 @@ class AttemptAccount:
 class RequestAccount:
     """A request that has ended, beside `compared` others of its model whose prompts are in the same length
     band; `ttft_us` is 0 where no token was delivered. `model_choice` says how its model was chosen, "" where
-    its client named it."""
+    its client named it. `coalesced_tokens` of its output the request `coalesced_with` has computed, which was
+    in flight at the same time."""
 
     request_id: str
     client_id: str
@@ -63,6 +64,8 @@ class RequestAccount:
     phases: tuple[PhaseAccount, ...]
     attempts: tuple[AttemptAccount, ...]
     model_choice: str = ""
+    coalesced_with: str = ""
+    coalesced_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

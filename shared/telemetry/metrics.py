@@ -158,6 +158,11 @@ QUESTION_VECTORS = Counter(
     "Vectors of questions that were wanted: kept (also by who asked at the same time), computed.",
     ["result"],
 )
+COALESCED_REQUESTS = Counter(
+    "penstock_coalesced_requests_total",
+    "Requests that shared the computation of another one that was in flight; one may do so several times.",
+    ["model"],
+)
 RESPONSE_CACHE_ASKS = Counter(
     "penstock_response_cache_asks_total",
     "Requests that an earlier answer will do for: exact, semantic, miss; none where no retriever answered.",
@@ -319,6 +324,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         API_KEY_REFUSALS,
         BREAKER_STATE,
         CONNECTIONS_CLOSED,
+        COALESCED_REQUESTS,
         DEGRADATION_LEVEL,
         DEGRADATION_STEPS,
         DEGRADED_REQUESTS,

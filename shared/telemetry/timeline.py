@@ -32,6 +32,7 @@ class Timeline:
         self._start_s = clock.monotonic_s() if start_s is None else start_s
         self._phases: list[Phase] = []
         self._last_us = 0
+        self._closed = False
         self.ttft_us: int | None = None
         self.clamped = 0
         """The times that measured parts claimed more time than had passed and were cut."""
@@ -53,6 +54,10 @@ class Timeline:
             self._append(name, duration_us)
         self._append(phase, end_us - self._last_us)
 
+    def close(self) -> None:
+        """Later marks change nothing."""
+        self._closed = True
+
     def first_token(self) -> None:
         """The first token went to the client at the last mark. Later calls change nothing."""
         if self.ttft_us is None:
@@ -72,6 +77,8 @@ class Timeline:
         return max(self._last_us, round((self._clock.monotonic_s() - self._start_s) * 1e6))
 
     def _append(self, name: str, duration_us: int) -> None:
+        if self._closed:
+            return
         if len(self._phases) < MAX_PHASES:
             self._phases.append(Phase(name, self._last_us, duration_us))
         else:

@@ -133,6 +133,7 @@ class JsonOutput:
             sampling=_numbers(info.sampling),
             **({"cached": _cached(info.cached)} if info.HasField("cached") else {}),
             **({"model_choice": _choice(info.model_choice)} if info.HasField("model_choice") else {}),
+            **({"coalesced_with": info.coalesced_with} if info.coalesced_with else {}),
         )
 
     def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:

@@ -16,8 +16,14 @@ HERE = "the gateway"
 
 def request_words(account: RequestAccount) -> str:
     """Return sentences, then a table of the phases in which something passed."""
-    chosen = [account.model_choice] if account.model_choice else []
-    sentences = [_summary(account), *chosen, _longest(account), *_moves(account), *_verdict(account)]
+    sentences = [
+        _summary(account),
+        *([account.model_choice] if account.model_choice else []),
+        _longest(account),
+        *_shares(account),
+        *_moves(account),
+        *_verdict(account),
+    ]
     rows = [_row(phase, account) for phase in account.phases if phase.duration_us]
     return escaped_controls("\n".join([*sentences, "", table(HEAD, rows)]))
 
@@ -55,6 +61,15 @@ def _longest(account: RequestAccount) -> str:
     if phase is None or not phase.duration_us:
         return "no time was measured in any phase"
     return f"most of it, {_ms(phase.duration_us)} or {_share(phase, account)}, was {_named(phase)}"
+
+
+def _shares(account: RequestAccount) -> list[str]:
+    if not account.coalesced_with:
+        return []
+    return [
+        f"{account.coalesced_tokens} of its tokens were computed for {account.coalesced_with}, which asked "
+        "for the same at the same time"
+    ]
 
 
 def _moves(account: RequestAccount) -> list[str]:

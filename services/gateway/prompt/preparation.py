@@ -37,6 +37,14 @@ NOTHING_ASKED = Retrieved((), degraded="", embed_us=0, search_us=0)
 
 
 @dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """A request that is taken, with all of its sampling said, and the model that is to answer it."""
+
+    request: Request
+    model: ModelIdentity
+
+
+@dataclass(frozen=True, slots=True)
 class ReadPrompt:
     """The prompt as ids for workers of `layout`, made of what was found."""
 
@@ -54,12 +62,15 @@ class ReadPrompt:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """A request that can be routed: `request` as its model's tokenizer has made it."""
+    """A request that can be routed: `request` as its model's tokenizer has made it, `told` as its client
+    hears of it. `tool_format`: what its text is read for, None for no calls."""
 
     request: Request
     model: ModelIdentity
     token_ids: tuple[int, ...]
     request_hashes: RequestHashes
+    told: pb.PromptInfo
+    tool_format: ToolFormat | None = None
 
 
 class Preparation:
@@ -85,14 +96,19 @@ class Preparation:
         self._cached = cached
         self._citing = citing
 
-    async def prepare_prompt(self) -> PreparedPrompt | None:
-        """Return what to route, or None when an earlier answer is on its way out. Raises why it cannot be
-        routed."""
+    async def admit_request(self) -> AdmittedRequest:
+        """Return the request with all that it left open, once there is a worker of its model."""
         request = self._scope.request
         model = await self._preprocessor.admit_request(request)
         self._state.begin_phase(RequestPhase.ADMIT, model.served_name)
         self._timeline.mark_admitted(request.model_choice)
         request = resolve_sampling(request, defaults_in_force(model, self._context.fleet.instances))
+        return AdmittedRequest(request, model)
+
+    async def prepare_prompt(self, admitted: AdmittedRequest) -> PreparedPrompt | None:
+        """Return what to route, or None when an earlier answer is on its way out. Raises why it cannot be
+        routed."""
+        request, model = admitted.request, admitted.model
         self._cached.set_request(request)
         read = await self._cached.look_up_beside(model, self._read_prompt(request, model))
         if isinstance(read, ResponseFound):
@@ -160,22 +176,20 @@ class Preparation:
         self._scope.allowance.count_prompt(len(prompt.token_ids))
         self._gate.check_tokens(model, len(prompt.token_ids))
         self._begin_log(request, prompt.token_ids)
-        self._response.put_prompt(
-            pb.PromptInfo(
-                request_id=self._scope.request_id,
-                model=model.served_name,
-                prompt_tokens=len(prompt.token_ids),
-                seed=request.sampling.seed,
-                passages=map(retrieved_passage, read.found.passages, read.prompt_places),
-                degraded=read.found.degraded,
-                warning=read.warning,
-                retrieval_query=read.retrieval_query,
-                sampling=sampling_in_force(request.sampling),
-                resume_token=self._scope.resume_token,
-                model_choice=choice_event(request),
-            ),
-            may_change=request.may_fall_back or request.cascade is not None,
+        told = pb.PromptInfo(
+            request_id=self._scope.request_id,
+            model=model.served_name,
+            prompt_tokens=len(prompt.token_ids),
+            seed=request.sampling.seed,
+            passages=map(retrieved_passage, read.found.passages, read.prompt_places),
+            degraded=read.found.degraded,
+            warning=read.warning,
+            retrieval_query=read.retrieval_query,
+            sampling=sampling_in_force(request.sampling),
+            resume_token=self._scope.resume_token,
+            model_choice=choice_event(request),
         )
+        self._response.put_prompt(told, may_change=request.may_fall_back or request.cascade is not None)
         self._state.begin_phase(RequestPhase.ROUTE)
         reusable = prompt.block_hashes if self._state.told.complete else ()
         self._gate.check_prompt(model, request, budget, len(prompt.token_ids), reusable)
@@ -184,7 +198,8 @@ class Preparation:
         request_hashes = RequestHashes(
             hasher, read.layout, request.cache_scope, prompt.block_hashes, adapter=model.adapter.digest
         )
-        return PreparedPrompt(_measured(request), model, prompt.token_ids, request_hashes)
+        measured = _measured(request)
+        return PreparedPrompt(measured, model, prompt.token_ids, request_hashes, told, prompt.tool_format)
 
     def _answer_from_cache(self, request: Request, found: ResponseFound) -> None:
         """Answer all at once; the session ends as that of the earlier answer did."""

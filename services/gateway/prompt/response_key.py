@@ -45,6 +45,7 @@ def response_key(
         inter_token_deadline_ms=None,
         priority=NORMAL_PRIORITY,
         client_sent_unix_us=0,
+        coalesces=False,
         retrieval=replace(request.retrieval, may_degrade=True),  # a degraded answer is not kept
         # Which model answers is in `models`, however it was chosen.
         fallback=None,

@@ -62,21 +62,20 @@ class StreamTakeover:
         )
         scope.timeline.mark_phase("admit")
         log.info("stream_taken_over", request_id=scope.request_id, stream=claim.request_id, tokens=len(kept))
-        scope.response.put_prompt(
-            pb.PromptInfo(
-                request_id=scope.request_id,
-                model=model.served_name,
-                prompt_tokens=len(prompt_ids),
-                seed=stream.sampling.seed,
-                sampling=sampling_in_force(stream.sampling),
-                resume_token=scope.resume_token,
-            )
+        told = pb.PromptInfo(
+            request_id=scope.request_id,
+            model=model.served_name,
+            prompt_tokens=len(prompt_ids),
+            seed=stream.sampling.seed,
+            sampling=sampling_in_force(stream.sampling),
+            resume_token=scope.resume_token,
         )
+        scope.response.put_prompt(told)
         scope.state.begin_phase(RequestPhase.ROUTE)
         layout = usual_layout(scope.context.fleet.instances("decode"), model)
         hasher = BlockHasher.of(scope.context.config.fleet_key)
         hashes = RequestHashes(hasher, layout, request.cache_scope, (), adapter=model.adapter.digest)
-        return PreparedPrompt(request, model, prompt_ids, hashes)
+        return PreparedPrompt(request, model, prompt_ids, hashes, told)
 
     async def _find_stream(self) -> tuple[InstanceView, HandedOver]:
         """Ask all decode workers at once: the stream may have moved since its token was made."""

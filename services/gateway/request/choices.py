@@ -46,5 +46,8 @@ class Choices:
                 return (request.sampling.seed + number) % SEED_SPAN
             return draw_seed()
 
+        if self.n == 1:
+            return [request]
+        first = replace(request, coalesces=False)  # they are to be several answers, also where they are equal
         others = [replace(request.sampling, seed=seed(number)) for number in range(1, self.n)]
-        return [request, *(replace(request, sampling=sampling) for sampling in others)]
+        return [first, *(replace(first, sampling=sampling) for sampling in others)]

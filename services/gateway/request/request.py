@@ -20,7 +20,7 @@ from shared.fairness.share import TenantShare
 from shared.files.virtual_model import Cascade
 from shared.messages import ChatTurn
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS, DEFAULTED
-from shared.sampling.parameters import SamplingParams
+from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
 from shared.text.token_reach import sure_bytes
 
 MAX_TOKEN_ID = (1 << 31) - 1
@@ -55,6 +55,7 @@ class Request:
     is ids. `open_sampling`: parameters that the client left open, until the model's defaults are known.
     `weight`: the key's, in its tenant's share. `resume_tokens`: those by which its stream can be gone on with
     at another gateway, None where it cannot; `resumed`: the stream that it goes on with, None for a new one.
+    `coalesces`: one that is the same may share its computation while both are in flight.
     """
 
     model: str
@@ -82,6 +83,7 @@ class Request:
     fallback: FallbackUse | None = None
     sticky_key: str = ""
     model_choice: ModelChoice | None = None
+    coalesces: bool = False
 
     @property
     def may_fall_back(self) -> bool:
@@ -141,11 +143,12 @@ def validate_request(
     max_tokens: int = DEFAULT_MAX_TOKENS,
     default_model: str = "",
     weight: int = 1,
+    coalesces: bool = False,
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
     `cache_mode`, `passage_order`, `max_tokens` and `default_model` are for a request that says nothing about
-    them.
+    them; `coalesces` is for one whose answer comes again.
 
     The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
     known.
@@ -183,6 +186,7 @@ def validate_request(
         weight=weight,
         fallback=read_fallback(message),
         sticky_key=read_sticky_key(message),
+        coalesces=coalesces and _comes_again(message.sampling, sampling),
     )
     _check_tools(request)
     if request.retrieval.passages:
@@ -216,6 +220,13 @@ def known_as(wanted: str, served: Collection[str]) -> str:
     """A model is known by its id and, when that is a path, by the last part of it; "" for an unknown one."""
     names = (name for name in sorted(served) if wanted in (name, name.rstrip("/").rsplit("/", 1)[-1]))
     return next(names, "") if wanted else ""
+
+
+def _comes_again(asked: pb.Sampling, sampling: SamplingParams) -> bool:
+    """Whether the same request may get the same answer: unless it draws by a seed that is nobody's. Nobody
+    keeps log-probabilities of a prompt for others."""
+    drawn = asked.HasField("temperature") and asked.temperature > 0 and not asked.HasField("seed")
+    return not drawn and sampling.prompt_logprobs == NO_LOGPROBS
 
 
 def _text(text: str) -> str:

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from services.gateway.scope.session_state import RequestPhase, SessionState
 from shared.telemetry import metrics
 
+_UNCOUNTED = (RequestPhase.ENDED, RequestPhase.SHARED)
+"""The phases of requests that are not counted: who shares a computation needs no worker of its own."""
+
 
 class LiveCounts:
     """Models are those that the fleet serves, or has served since this gateway started."""
@@ -16,9 +19,7 @@ class LiveCounts:
         self._models: set[str] = set()
 
     def show(self, states: Iterable[SessionState]) -> None:
-        counts = Counter(
-            (state.model, state.running) for state in states if state.phase is not RequestPhase.ENDED
-        )
+        counts = Counter((state.model, state.running) for state in states if state.phase not in _UNCOUNTED)
         self._models |= {model for model, _ in counts}
         for model in self._models:
             metrics.REQUESTS_RUNNING.labels(model=model).set(counts[model, True])

@@ -43,7 +43,8 @@ class AskedInstance:
 class RequestRecord:
     """Times are microseconds since `began_unix_us`, by the gateway's clock alone. `span` is the request's own
     span, `parent_span_id` that of its client, "" without one. `error` is the code of the error that ended it,
-    `hop` where that was. `model_choice`: how its model was chosen, None where its client named it."""
+    `hop` where that was. `model_choice`: how its model was chosen, None where its client named it.
+    `coalesced_tokens` of the output another request has computed, `coalesced_with`."""
 
     request_id: str
     client_id: str
@@ -73,6 +74,8 @@ class RequestRecord:
     asked: tuple[AskedInstance, ...]
     attempts: tuple[Attempt, ...]
     model_choice: ModelChoice | None = None
+    coalesced_with: str = ""
+    coalesced_tokens: int = 0
 
     @property
     def ended_unix_us(self) -> int:

@@ -84,6 +84,19 @@ class RequestTimeline:
             self._streaming = True
             self._timeline.split("bus", self._parts(FIRST_TOKEN_PARTS))
 
+    def add_shared_row(self) -> None:
+        """A row has come of the computation that this request shares; until the first one it waited."""
+        if not self._streaming:
+            self._streaming = True
+            self.mark_phase("shared")
+
+    def end_sharing(self, why: str) -> None:
+        """The computation that this request shared has ended before its answer did."""
+        if self._streaming:
+            self.mark_lost(why)
+        else:
+            self.mark_phase("shared")
+
     def note_hand_over(self, decode: str, counts: tuple[Mark, ...]) -> None:
         """The same route goes on at another decode worker; `counts` are those of the one that has left."""
         attempt = self._open_attempt
@@ -135,6 +148,7 @@ class RequestTimeline:
             self.mark_last_row()
             self._timeline.mark("finish")
             self._end_attempt("")
+            self._timeline.close()
 
     @property
     def measured_ttft_us(self) -> int | None:

@@ -21,6 +21,7 @@ class RequestPhase(StrEnum):
     ADMIT = "admit"
     RETRIEVE = "retrieve"
     TOKENIZE = "tokenize"
+    SHARED = "shared"
     ROUTE = "route"
     PREFILL = "prefill"
     DECODE = "decode"
@@ -38,7 +39,8 @@ class RowVerdict(Enum):
 
 @dataclass(slots=True)
 class SessionState:
-    """Phases: admit → [retrieve] → tokenize → route → prefill → decode → ended, and back to route.
+    """Phases: admit → [retrieve] → tokenize → route → prefill → decode → ended, and back to route; or admit →
+    shared → ended, where another request computes the same, and from there to where that has come.
 
     `model` is empty until it is known. `epoch` counts routes from 1; `asks` counts what retrievers and
     tokenizers were asked, for whom it is the epoch. `holders` are the instances, as (role, instance),
@@ -48,6 +50,8 @@ class SessionState:
     one leaves; `is_let_go`: the holders of this epoch are told that it is over; `warmed_tokens` of the prompt
     were to be computed before it was placed. What stands before `relayed_position` the client has of another
     gateway. `earlier_tokens` were computed for an answer that another one took the place of.
+    `coalesced_with`: the request that computes, or has computed, the `shared_tokens` of its output;
+    `inherited_tokens` of others' it is charged for, as their clients have left.
     """
 
     max_tokens: int
@@ -70,6 +74,9 @@ class SessionState:
     relayed_position: int = 0
     finish: str = ""
     earlier_tokens: int = 0
+    coalesced_with: str = ""
+    shared_tokens: int = 0
+    inherited_tokens: int = 0
 
     def begin_phase(self, phase: RequestPhase, model: str = "") -> None:
         """Enter `phase`; from now on the request is for `model`, where that is said."""
@@ -95,6 +102,16 @@ class SessionState:
         self.model, self.told = model, PromptLogprobsBuffer()
         self.log = TokenLog(prompt_tokens)
         self.log.append(ids, text)
+        self.finish = finish
+
+    def begin_sharing(self, request_id: str) -> None:
+        """Another request computes the same."""
+        self.phase, self.coalesced_with = RequestPhase.SHARED, request_id
+
+    def share_row(self, ids: tuple[int, ...], text: str, finish: str) -> None:
+        """Take in what another request computes, which continues the log."""
+        self.log.append(ids, text)
+        self.shared_tokens += len(ids)
         self.finish = finish
 
     def hold_at(self, role: str, instance: str) -> None:
@@ -223,8 +240,9 @@ class SessionState:
     @property
     def used_tokens(self) -> int:
         """The tokens that the request counts for: none when no worker was asked to compute any."""
-        own = self.log.prompt_tokens + len(self.log.ids) if self.epoch else self.warmed_tokens
-        return own + self.earlier_tokens
+        computed = self.log.prompt_tokens + len(self.log.ids) - self.shared_tokens
+        own = computed if self.epoch else self.warmed_tokens
+        return self.inherited_tokens + own + self.earlier_tokens
 
     def record_warmed(self, tokens: int) -> None:
         """Note that a worker is asked to compute the first tokens of the prompt before it is placed."""

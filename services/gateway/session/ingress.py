@@ -69,6 +69,7 @@ class Ingress:
             max_tokens=self._config.default_max_tokens,
             default_model=self._config.default_model,
             weight=key.weight,
+            coalesces=self._config.coalesce,
         )
 
     def check_room(self, key: ApiKey, count: int = 1) -> None:

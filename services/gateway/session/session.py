@@ -23,7 +23,7 @@ from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.answer_citing import AnswerCiting, citation_event
 from services.gateway.prompt.cached_response import CachedResponse
 from services.gateway.prompt.model_chooser import ModelChooser
-from services.gateway.prompt.preparation import Preparation, PreparedPrompt
+from services.gateway.prompt.preparation import AdmittedRequest, Preparation, PreparedPrompt
 from services.gateway.prompt.preprocessor import Preprocessor
 from services.gateway.prompt.stream_takeover import StreamTakeover
 from services.gateway.prompt.warmer import Warmer
@@ -36,9 +36,12 @@ from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.session_state import is_final
+from services.gateway.session.following import Following
 from services.gateway.session.interruption import Interruption
 from services.gateway.session.route_watch import RouteWatch
 from services.gateway.session.router import Router
+from services.gateway.session.running_computations import RunningComputations
+from services.gateway.session.shared_work import SharedWork
 from services.gateway.session.successor import SuccessorSearch
 from services.gateway.session.text_intake import TextIntake
 from shared.deadline import SYSTEM_CLOCK, Deadline
@@ -83,6 +86,7 @@ class Session:
         allowance: Allowance,
         rotation: int,
         identity: CallIdentity,
+        running: RunningComputations,
     ) -> None:
         self._scope = scope = RequestScope.open(
             context, request_id, request, budget, allowance, rotation, identity
@@ -101,9 +105,12 @@ class Session:
         self._crash_record = scope.crash_record
         self._interruption = Interruption()
         self._watch = RouteWatch(scope)
-        self.intake = TextIntake(scope, self._watch, self._interruption)
+        self._running = running
+        self._work = SharedWork(scope, running, self._interruption)
+        self.intake = TextIntake(scope, self._watch, self._interruption, self._work)
         self._outcome: Outcome | None = None
         self._call_ended = False
+        self._reported = False
         self._begin_model()
 
     def _begin_model(self) -> None:
@@ -178,11 +185,12 @@ class Session:
         self._interruption.interrupt(_gateway_failed(error))
 
     def cancel_request(self, why: str) -> None:
-        """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired."""
+        """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired. What
+        others share goes on for them."""
         if self.budget.total.expired():
             self._interruption.interrupt(self.state.expired())
         else:
-            self._interruption.interrupt(Cancelled(why, hop="gateway"))
+            self._work.leave(Cancelled(why, hop="gateway"))
 
     def end_for_shutdown(self) -> None:
         """The gateway ends. A stream that can be resumed goes on at another one."""
@@ -206,6 +214,7 @@ class Session:
         try:
             outcome = await self._supervise()
         finally:
+            self._work.end(outcome, self._citing.sentences)
             self._end(outcome)
             if outcome.finish:
                 self._cached.keep(self.state, self._citing.sentences)
@@ -307,6 +316,7 @@ class Session:
     async def _drive_model(self) -> str:
         """The walk of the request by the model that it is for now."""
         prompt = await self._prepare_prompt()
+        self._work.put_prompt(prompt)
         if prompt is None:
             return self.state.finish
         self.request = prompt.request
@@ -335,7 +345,7 @@ class Session:
             router.end()
 
     async def _prepare_prompt(self) -> PreparedPrompt | None:
-        """Return what to route; None when an earlier answer is on its way out."""
+        """Return what to route; None when the answer is there: an earlier one, or that of another request."""
         resumed = self.request.resumed
         if resumed is not None:
             with failed_resume_counted(resumed):
@@ -346,7 +356,23 @@ class Session:
         preparation = Preparation(
             self._scope, self._gate, self._preprocessor, self.warmer, self._cached, self._citing
         )
-        return await preparation.prepare_prompt()
+        admitted = await preparation.admit_request()
+        alone = admitted.request.may_fall_back or admitted.request.cascade is not None
+        shares = admitted.request.coalesces and not alone
+        followed = await self._follow_others(admitted) if shares else None
+        if followed is not None or self.state.finish:
+            return followed
+        return await preparation.prepare_prompt(admitted)
+
+    async def _follow_others(self, admitted: AdmittedRequest) -> PreparedPrompt | None:
+        """Have the answer of a request that is the same and runs, or what is left to be computed here."""
+        following = Following(self._scope, self.intake, self._citing, admitted.request, self.on_fault)
+        try:
+            await following.follow_others(admitted.model, self._running, self._work)
+        finally:
+            if following.prompt is not None:
+                self.request = following.prompt.request
+        return None if self.state.finish else following.take_prompt()
 
     # ---- routed: watched, and routed anew -----------------------------------------------------------
 
@@ -420,15 +446,22 @@ class Session:
 
     def _report(self) -> None:
         """Report the request once it and its call are over; either may be first."""
-        if self._call_ended and self._outcome is not None:
+        outcome = self._work.left or self._outcome
+        if self._call_ended and outcome is not None and not self._reported:
+            self._reported = True
             self.timeline.close_timeline()
-            record = self._scope.record(self.request, self._outcome)
-            self._context.record_end(record, self._outcome)
-            if self.request.resumable and self._outcome.finish and self.state.route is not None:
-                work = self._context.canceller.release_stream(
-                    self.request_id, self.state.epoch, self.state.route.decode
-                )
-                self._context.tasks.start(f"release-{self.request_id}", work)
+            record = self._scope.record(self.request, outcome)
+            self._context.record_end(record, outcome)
+        if self._call_ended and self._outcome is not None and self._outcome.finish:
+            self._release_stream()
+
+    def _release_stream(self) -> None:
+        """Nobody goes on with the stream any more."""
+        if self.request.resumable and self.state.route is not None:
+            work = self._context.canceller.release_stream(
+                self.request_id, self.state.epoch, self.state.route.decode
+            )
+            self._context.tasks.start(f"release-{self.request_id}", work)
 
     def usage(self) -> pb.Usage:
         counts = self.timeline.counts
@@ -441,6 +474,7 @@ class Session:
             ngram_draft_tokens=counts["ngram_proposed"],
             accepted_ngram_draft_tokens=counts["ngram_accepted"],
             replacements=self.state.replacements,
+            coalesced_tokens=self.state.shared_tokens,
         )
 
     @property

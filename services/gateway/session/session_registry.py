@@ -23,6 +23,7 @@ from services.gateway.scope.call_identity import CallIdentity, call_identity
 from services.gateway.scope.live_counts import LiveCounts
 from services.gateway.scope.session_state import RequestPhase
 from services.gateway.scope.text_row import rows_by_request
+from services.gateway.session.running_computations import RunningComputations
 from services.gateway.session.session import Session
 from shared import messages
 from shared.bus import Delivery
@@ -69,6 +70,7 @@ class SessionRegistry:
         self._changed = changed
         self._begin_drain = begin_drain
         self._live: dict[str, Session] = {}
+        self._running = RunningComputations()
         config = context.config
         self._shares = SessionShares(config.max_sessions, shared=bool(config.api_keys))
         self._live_counts = LiveCounts()
@@ -157,6 +159,7 @@ class SessionRegistry:
             allowance,
             next(self._turns),
             identity,
+            self._running,
         )
         self._live[request_id] = session
         self._shares.begin(request.tenant)
@@ -321,7 +324,7 @@ class SessionRegistry:
         queued = sum(
             1
             for session in self._live.values()
-            if session.state.phase not in (RequestPhase.DECODE, RequestPhase.ENDED)
+            if session.state.phase not in (RequestPhase.DECODE, RequestPhase.SHARED, RequestPhase.ENDED)
         )
         metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
         self._live_counts.show(session.state for session in self._live.values())

@@ -11,6 +11,7 @@ from services.gateway.scope.session_state import RowVerdict
 from services.gateway.scope.text_row import TextRow
 from services.gateway.session.interruption import Interruption
 from services.gateway.session.route_watch import RouteWatch
+from services.gateway.session.shared_work import SharedWork
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import Cancelled, StreamLost, Unavailable
 from shared.messages import PromptLogprobs
@@ -21,7 +22,9 @@ class TextIntake:
     """`begun` is done when the first token is there. Once there is an `interruption` nothing is taken in: the
     client must not get what follows a row that it did not."""
 
-    def __init__(self, scope: RequestScope, watch: RouteWatch, interruption: Interruption) -> None:
+    def __init__(
+        self, scope: RequestScope, watch: RouteWatch, interruption: Interruption, work: SharedWork
+    ) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._state = scope.state
         self._response = scope.response
@@ -29,6 +32,7 @@ class TextIntake:
         self._meter = scope.meter
         self._watch = watch
         self._interruption = interruption
+        self._work = work
         self.confidence: AnswerConfidence | None = None
         """The measure of the answer, where somebody wants to know."""
 
@@ -80,27 +84,44 @@ class TextIntake:
                 self.on_text(row, row_sender, now_s)
 
     def _relay_row(self, row: TextRow, now_s: float) -> None:
-        _, position, token_ids, text, finish, logprobs, marks = row
         if self.confidence is not None:
-            self.confidence.add(logprobs)
-            logprobs = () if self.confidence.hidden else logprobs
-        self._timeline.add_row(marks)
-        if token_ids:
-            count_tokens(self._state, len(token_ids))
-            self._meter.draw(len(token_ids))
+            self.confidence.add(row.logprobs)
+            row = row._replace(logprobs=()) if self.confidence.hidden else row
+        self._timeline.add_row(row.marks)
+        if row.token_ids:
+            count_tokens(self._state, len(row.token_ids))
+            self._meter.draw(len(row.token_ids))
+        if row.position < self._state.relayed_position:
+            self._note_tokens(row, now_s)
+            self._skip_row(row.position + len(row.token_ids))
+        else:
+            self._hand_on(row, now_s)
+        self._work.put_row(row, now_s)
+        self._watch.record_arrival(now_s)
+
+    def relay_shared_row(self, row: TextRow, now_s: float) -> None:
+        """A row of the computation that this request follows, which continues its log."""
+        if self._interruption.error is None:
+            self._timeline.add_shared_row()
+            self._hand_on(row, now_s)
+
+    def _hand_on(self, row: TextRow, now_s: float) -> None:
+        """Put the row where the client's call takes it, as long as there is one."""
+        self._note_tokens(row, now_s)
+        if self._work.left is not None:
+            return
+        try:
+            self._response.put_text(row.position, row.token_ids, row.text, row.logprobs)
+        except Cancelled as error:
+            self._work.leave(error)  # the client does not read
+
+    def _note_tokens(self, row: TextRow, now_s: float) -> None:
+        if row.token_ids:
             self._watch.last_token_s = now_s
             if not self.begun.done():
                 self.begun.set_result(None)
-        if finish:
+        if row.finish:
             self._timeline.mark_last_row()
-        if position < self._state.relayed_position:
-            self._skip_row(position + len(token_ids))
-        else:
-            try:
-                self._response.put_text(position, token_ids, text, logprobs)
-            except Cancelled as error:
-                self._interruption.interrupt(error)  # the client does not read
-        self._watch.record_arrival(now_s)
 
     def _skip_row(self, end: int) -> None:
         """The client of a resumed stream has this row already. One that it has a part of cannot be cut, as

@@ -71,6 +71,8 @@ class EndedRequests:
             phases=tuple(_phase_accounts(record, others)),
             attempts=tuple(_attempt_accounts(record)),
             model_choice="" if record.model_choice is None else record.model_choice.sentence,
+            coalesced_with=record.coalesced_with,
+            coalesced_tokens=record.coalesced_tokens,
         )
 
 

@@ -52,6 +52,8 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
         }
     if prompt.HasField("model_choice"):
         described["model_choice"] = _plain(prompt.model_choice) | {"model": prompt.model}
+    if prompt.coalesced_with:
+        described["coalesced_with"] = prompt.coalesced_with
     if timeline:
         described["timeline"] = {
             "ttft_us": end.timeline.ttft_us,

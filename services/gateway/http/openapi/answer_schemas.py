@@ -112,10 +112,13 @@ def _shared_schemas() -> dict[str, Schema]:
             "citations": array(ref("Citation")),
             "usage": ref("RequestUsage"),
             "cached": cached,
+            "coalesced_with": text(
+                "the request that computed the answer, where one that is the same was in flight"
+            ),
             "model_choice": ref("ModelChoice"),
             "timeline": ref("Timeline"),
         },
-        *("cached", "model_choice", "timeline"),
+        *("cached", "coalesced_with", "model_choice", "timeline"),
     )
     skipped = answer_of({"model": text(), "why": choice(PASSED_OVER)})
     model_choice = answer_of(

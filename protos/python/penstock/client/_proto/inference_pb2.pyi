@@ -323,7 +323,7 @@ class PromptLogprobs(_message.Message):
     def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprob, _Mapping]]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached", "sampling", "resume_token", "model_choice")
+    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached", "sampling", "resume_token", "model_choice", "coalesced_with")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +337,7 @@ class PromptInfo(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     MODEL_CHOICE_FIELD_NUMBER: _ClassVar[int]
+    COALESCED_WITH_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt_tokens: int
@@ -350,7 +351,8 @@ class PromptInfo(_message.Message):
     sampling: Sampling
     resume_token: str
     model_choice: ModelChoice
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., resume_token: _Optional[str] = ..., model_choice: _Optional[_Union[ModelChoice, _Mapping]] = ...) -> None: ...
+    coalesced_with: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., resume_token: _Optional[str] = ..., model_choice: _Optional[_Union[ModelChoice, _Mapping]] = ..., coalesced_with: _Optional[str] = ...) -> None: ...
 
 class ModelChoice(_message.Message):
     __slots__ = ("asked", "rule", "why", "hardness", "skipped")
@@ -492,7 +494,7 @@ class Citation(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., prompt_place: _Optional[int] = ..., passage_start: _Optional[int] = ..., passage_end: _Optional[int] = ..., support: _Optional[float] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "draft_tokens", "accepted_draft_tokens", "replacements", "ngram_draft_tokens", "accepted_ngram_draft_tokens")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "draft_tokens", "accepted_draft_tokens", "replacements", "ngram_draft_tokens", "accepted_ngram_draft_tokens", "coalesced_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -501,6 +503,7 @@ class Usage(_message.Message):
     REPLACEMENTS_FIELD_NUMBER: _ClassVar[int]
     NGRAM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_NGRAM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COALESCED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -509,7 +512,8 @@ class Usage(_message.Message):
     replacements: int
     ngram_draft_tokens: int
     accepted_ngram_draft_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., replacements: _Optional[int] = ..., ngram_draft_tokens: _Optional[int] = ..., accepted_ngram_draft_tokens: _Optional[int] = ...) -> None: ...
+    coalesced_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., replacements: _Optional[int] = ..., ngram_draft_tokens: _Optional[int] = ..., accepted_ngram_draft_tokens: _Optional[int] = ..., coalesced_tokens: _Optional[int] = ...) -> None: ...
 
 class Timeline(_message.Message):
     __slots__ = ("ttft_us", "total_us", "phases")

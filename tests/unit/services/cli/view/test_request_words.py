@@ -110,3 +110,12 @@ def test_the_choice_of_a_model_is_said_where_there_was_one() -> None:
     chosen = "auto is large by rule paying; small was shed"
     assert chosen not in request_words(ACCOUNT)
     assert chosen in request_words(replace(ACCOUNT, model_choice=chosen)).splitlines()
+
+
+def test_a_shared_computation_is_said() -> None:
+    words = request_words(replace(ACCOUNT, coalesced_with="gateway-0.first", coalesced_tokens=9))
+    assert (
+        "9 of its tokens were computed for gateway-0.first, which asked for the same at the same time"
+        in words
+    )
+    assert "computed for" not in request_words(ACCOUNT)
