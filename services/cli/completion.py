@@ -41,6 +41,7 @@ from services.cli.local.pull import build_pull_parser
 from services.cli.local.remove_model import build_rm_parser
 from services.cli.local.router import build_router_parser
 from services.cli.local.show_model import build_show_parser
+from services.cli.usage.usage import build_usage_parser
 
 SHELLS = ("bash", "zsh", "fish")
 HELP_TIMEOUT_S = 60.0
@@ -89,6 +90,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "ask": build_ask_parser,
         "audit": build_audit_parser,
         "why": build_why_parser,
+        "usage": build_usage_parser,
         "bench": _bench_parser,
         "capacity": build_capacity_parser,
         "chat": build_chat_parser,

@@ -107,6 +107,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
         self._results = StepResults(
             self._book,
             self._outbox,
+            self._driver,
             self._drafting,
             self._hand_overs,
             self._ends,

@@ -61,6 +61,11 @@ class DecodeJob(Job):
             return False
         return now_s - self.last_token_s >= self.inter_token_s
 
+    @property
+    def kv_since_s(self) -> float:
+        """Return when it was given its KV, about."""
+        return self.started_s if self.is_local else self.ready_s - self.transfer_us / 1e6
+
     def needed_blocks(self, groups: KvGroups, chunk_tokens: int) -> int:
         """KV blocks that it holds or comes to next. `chunk_tokens`: of a prompt, in a step at most."""
         num_tokens = self.num_known_tokens

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from services.decode.job import DecodeJob
 from shared.engine import TokenOutput
 from shared.messages import Mark
-from shared.worker.marks import hop_mark
+from shared.worker.job import JobPhase
+from shared.worker.marks import TOLD_EVERY_TOKENS, StepCost, hop_mark
 from shared.worker.wire import JobOutput
 
 
-def job_output(job: DecodeJob, output: TokenOutput, now_s: float) -> JobOutput:
-    """Counts it for the job. The first one is marked with how it got here, the last with how drafts did."""
+def job_output(
+    job: DecodeJob, output: TokenOutput, now_s: float, cost: StepCost, kv_bytes: Callable[[str], int]
+) -> JobOutput:
+    """Counts it for the job. The first one is marked with how it got here, the last with how drafts did, and
+    one in TOLD_EVERY_TOKENS with what it has taken of this worker."""
     marks: tuple[Mark, ...] = ()
+    if job.phase is JobPhase.DECODING:  # else its row was one of its prompt, which has been counted
+        job.use.engine_us += cost.row_us * (1 + output.proposed_drafts)
+    job.use.untold_tokens += len(output.token_ids)
     if job.num_outputs == 0:
         marks += _first_marks(job, now_s)
     job.num_outputs += len(output.token_ids)
@@ -24,6 +33,9 @@ def job_output(job: DecodeJob, output: TokenOutput, now_s: float) -> JobOutput:
         job.accepted_ngrams += output.accepted_drafts
     if output.finish_reason is not None:
         marks += draft_counts(job)
+    if output.finish_reason is not None or job.use.untold_tokens >= TOLD_EVERY_TOKENS:
+        job.use.hold(kv_bytes(job.key), now_s, job.kv_since_s)
+        marks += job.use.take_marks("decode", cost.unit)
     return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.decode.admission import Lose
 from services.decode.book import DecodeBook
 from services.decode.drafting import Drafting
+from services.decode.driver import DecodeDriver
 from services.decode.hand_overs import HandOvers
 from services.decode.job import DecodeJob
 from services.decode.job_ends import JobEnds
@@ -14,6 +15,7 @@ from shared.engine import StepResult, TokenOutput
 from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 from shared.worker.job import JobPhase
+from shared.worker.marks import StepCost
 from shared.worker.outbox import Outbox
 from shared.worker.prompt_progress import record_progress
 from shared.worker.rate import TokenRate
@@ -27,6 +29,7 @@ class StepResults:
         self,
         book: DecodeBook,
         outbox: Outbox,
+        driver: DecodeDriver,
         drafting: Drafting,
         hand_overs: HandOvers,
         ends: JobEnds,
@@ -36,6 +39,7 @@ class StepResults:
     ) -> None:
         self._book = book
         self._outbox = outbox
+        self._driver = driver
         self._drafting = drafting
         self._hand_overs = hand_overs
         self._ends = ends
@@ -46,7 +50,8 @@ class StepResults:
     async def take(self, result: StepResult) -> None:
         """A job that failed ("error") tells so with its last tokens, and so behind them; like every finished
         job it holds nothing here any more. One whose grammar failed says what is wrong with that."""
-        record_progress(self._book.jobs, result)
+        cost, kv_bytes = StepCost.of(result, self._driver.engine), self._driver.kv_bytes
+        record_progress(self._book.jobs, result, cost)
         await self._send_scores(result)
         outputs = [
             (job, output)
@@ -56,7 +61,7 @@ class StepResults:
         faults = [(job, output.fault) for job, output in outputs if output.fault is not None]
         outputs = [(job, output) for job, output in outputs if output.fault is None]
         now_s = SYSTEM_CLOCK.monotonic_s()
-        await self._outbox.tokens(job_output(job, output, now_s) for job, output in outputs)
+        await self._outbox.tokens(job_output(job, output, now_s, cost, kv_bytes) for job, output in outputs)
         for job, output in outputs:
             job.last_token_s = now_s
             if output.finish_reason is not None:

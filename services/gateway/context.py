@@ -28,6 +28,7 @@ from services.gateway.tracing.collector_access import CollectorAccess, read_samp
 from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
 from services.gateway.tracing.text_call_record import TextCallRecord
+from services.gateway.tracing.usage_ledger import UsageLedger
 from services.gateway.virtual.virtual_models import VirtualModels
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
@@ -59,6 +60,7 @@ class SessionContext:
     away_models: AwayModels
     sampler: TraceSampler
     virtual_models: VirtualModels
+    usage: UsageLedger
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -70,6 +72,7 @@ class SessionContext:
         report_end(record, outcome)
         self.latencies.record_end(record.outcome, record.ttft_us)
         self.ended_requests.add(record)
+        self.usage.add(record)
         if self.exporter is not None:
             self.exporter.add(record)
 
@@ -133,4 +136,5 @@ class SessionContext:
             exporter=None if collector is None else SpanExporter(collector, instance),
             sampler=read_sampler(config, os.environ),
             virtual_models=VirtualModels.of(config),
+            usage=UsageLedger(),
         )

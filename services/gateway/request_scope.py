@@ -125,4 +125,6 @@ class RequestScope:
             model_choice=request.model_choice,
             coalesced_with=state.coalesced_with,
             coalesced_tokens=state.shared_tokens,
+            kept=state.kept,
+            counts=timeline.counts,
         )

@@ -29,6 +29,7 @@ from shared.worker.adapters import WorkerAdapters
 from shared.worker.gateway_leases import gateway_alive
 from shared.worker.job import JobPhase
 from shared.worker.job_book import WorkerLoad
+from shared.worker.marks import StepCost
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.prompt_progress import record_progress
 from shared.worker.rate import MEASURED_STEP_TOKENS, TokenRate
@@ -192,7 +193,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
     async def after_step(self, result: StepResult) -> None:
         self._rate.observe(result.num_prefill_tokens, result.step_us)
         metrics.MASK_WAITS.inc(result.mask_waits)
-        record_progress(self._book.jobs, result)
+        cost = StepCost.of(result, self._driver.engine)
+        record_progress(self._book.jobs, result, cost)
         outputs = [
             (job, output)
             for output in result.outputs
@@ -203,7 +205,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
             await self._send_scores(scores)
         # The first token goes out before KvDone: time to first token never waits for the transfer.
         await self._outbox.tokens(
-            job_output(job, output, SYSTEM_CLOCK.monotonic_s()) for job, output in first_tokens
+            job_output(job, output, SYSTEM_CLOCK.monotonic_s(), self._driver.kv_bytes(job.key), cost.unit)
+            for job, output in first_tokens
         )
         if first_tokens:
             await asyncio.sleep(0)  # they leave now, not behind what follows from here on

@@ -8,9 +8,12 @@ from shared.worker.marks import hop_mark
 from shared.worker.wire import JobOutput
 
 
-def job_output(job: PrefillJob, output: TokenOutput, now_s: float) -> JobOutput:
+def job_output(job: PrefillJob, output: TokenOutput, now_s: float, kv_bytes: int, unit: str) -> JobOutput:
+    """`kv_bytes` are held for it; `unit`: what the engine's time is of."""
+    job.use.hold(kv_bytes, now_s, job.started_s)
     marks = (
         hop_mark("prefill", "queue", job.started_s - job.arrived_s),
         hop_mark("prefill", "compute", now_s - job.started_s),
+        *job.use.take_marks("prefill", unit),
     )
     return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)

@@ -86,7 +86,12 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     "detokenizer": {"gateway": (messages.Text, messages.Lost)},
     OPERATOR: {
         **dict.fromkeys(ROLES, (messages.AuditRequest, messages.Drain)),
-        "gateway": (messages.AuditRequest, messages.AccountRequest, messages.Drain),
+        "gateway": (
+            messages.AuditRequest,
+            messages.AccountRequest,
+            messages.UsageRequest,
+            messages.Drain,
+        ),
     },
 }
 """Sender → receiver → messages. Beside these, every role sends heartbeats as itself, asks others for theirs,

@@ -163,6 +163,7 @@ from shared.messages.routing import (
     Warm,
 )
 from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
+from shared.messages.usage import MAX_USAGE_ROWS, UsageReport, UsageRequest, UsageRow
 
 Message = (
     Accepted
@@ -240,6 +241,8 @@ Message = (
     | RequestAccount
     | NoAccount
     | Drain
+    | UsageRequest
+    | UsageReport
 )
 
 __all__ = [
@@ -267,6 +270,7 @@ __all__ = [
     "MAX_REPORTED_CHARS",
     "MAX_REPORTED_TENANTS",
     "MAX_RERANK_TEXTS",
+    "MAX_USAGE_ROWS",
     "MEANING_VERSION",
     "NO_ADAPTER",
     "SHORT_OF_BLOCKS",
@@ -370,6 +374,9 @@ __all__ = [
     "Tokens",
     "Tool",
     "ToolCall",
+    "UsageReport",
+    "UsageRequest",
+    "UsageRow",
     "Warm",
     "WorkerReport",
     "pack_hashes",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.messages.usage import UsageRow
+
 
 @dataclass(frozen=True, slots=True)
 class AccountRequest:
@@ -44,7 +46,7 @@ class RequestAccount:
     """A request that has ended, beside `compared` others of its model whose prompts are in the same length
     band; `ttft_us` is 0 where no token was delivered. `model_choice` says how its model was chosen, "" where
     its client named it. `coalesced_tokens` of its output the request `coalesced_with` has computed, which was
-    in flight at the same time."""
+    in flight at the same time. `usage`: what it has used, one row; of an older gateway none."""
 
     request_id: str
     client_id: str
@@ -66,6 +68,7 @@ class RequestAccount:
     model_choice: str = ""
     coalesced_with: str = ""
     coalesced_tokens: int = 0
+    usage: tuple[UsageRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

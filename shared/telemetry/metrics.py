@@ -74,8 +74,19 @@ REQUESTS = Counter(
 )
 TENANT_TOKENS = Counter(
     "penstock_tenant_tokens_total",
-    "Tokens of requests that were answered, by tenant: prompt, cached (of the prompt), generated.",
+    "Tokens of requests that were answered, by tenant: prompt, cached (of the prompt), generated, and of "
+    "these kept, coalesced, drafted.",
     ["tenant", "model", "kind"],
+)
+TENANT_COMPUTE = Counter(
+    "penstock_tenant_compute_seconds_total",
+    "Seconds of a core, or of a GPU (device), that engines have spent on the requests of a tenant.",
+    ["tenant", "model", "role", "unit"],
+)
+TENANT_KV = Counter(
+    "penstock_tenant_kv_byte_seconds_total",
+    "Bytes of KV times the seconds for which requests of a tenant held them.",
+    ["tenant", "model"],
 )
 TRACED_REQUESTS = Counter(
     "penstock_traced_requests_total",
@@ -345,6 +356,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         RESPONSE_CACHE_ASKS,
         RESUMED_STREAMS,
         SHED,
+        TENANT_COMPUTE,
+        TENANT_KV,
         TENANT_TOKENS,
         TIME_TO_FIRST_TOKEN,
         TLS_STALE,

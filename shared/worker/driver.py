@@ -88,6 +88,10 @@ class EngineDriver(Generic[R]):
         self._free_gauge.set(free)
         self._held_gauge.set(self.engine.config.kv_blocks - free)
 
+    def kv_bytes(self, key: str) -> int:
+        """Return the bytes of KV that a sequence holds."""
+        return self.snapshot.held.get(key, 0) * self.engine.layout.block_bytes
+
     @property
     def has_work(self) -> bool:
         """Return whether there is anything to begin a step for."""

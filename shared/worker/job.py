@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from shared.blocks.block_hash import max_cached_blocks
@@ -15,6 +15,7 @@ from shared.kv.chunk import MAX_EPOCH
 from shared.kv.transfer_key import TransferKey
 from shared.messages import Envelope
 from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
+from shared.worker.marks import ComputeUse
 from shared.worker.wire import SequenceSpec, sequence_key
 
 
@@ -53,6 +54,7 @@ class Job:
     phase: JobPhase = JobPhase.QUEUED
     grammar: CompiledGrammar | None = None
     adapter: str = ""  # what the engine calls it
+    use: ComputeUse = field(default_factory=ComputeUse)
 
     @property
     def key(self) -> str:

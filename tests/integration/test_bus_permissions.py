@@ -44,7 +44,7 @@ ANSWERS = {
     "Accepted", "Failure", "Tokenized", "Retrieved", "CancelAck", "HoldReport", "KvSegment", "Snapshot",
     "AuditReport", "Detokenized", "Embedded", "TokenBytes", "ResponseFound", "ResponseMissing",
     "TextScores", "RequestAccount", "NoAccount", "KeyUsesBegun", "KeyUsesRefused", "KeyKeptElsewhere",
-    "KeyClaimed", "HandedOver", "Successor",
+    "KeyClaimed", "HandedOver", "Successor", "UsageReport",
 }  # fmt: skip
 """The messages that nobody may send but to who has asked."""
 

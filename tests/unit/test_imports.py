@@ -220,6 +220,7 @@ CLI_ORDER = (
     "ask",
     "fleet",
     "bench",
+    "usage",
     "capacity",
     "local",
     "__main__",

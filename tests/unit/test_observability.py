@@ -126,11 +126,12 @@ def test_what_a_fleet_cannot_do_without_is_missed() -> None:
     assert set(any_of.split("|")) == {"gateway", *REQUIRED_ROLES}
 
 
-def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+def test_every_alert_says_how_bad_it_is_whose_it_is_and_what_to_do() -> None:
     alerts = [rule for rule in rules() if "alert" in rule]
     assert alerts
     for alert in alerts:
         assert alert["labels"]["severity"] in ("warning", "critical")
+        assert alert["labels"]["owner"] in ("routing", "limits", "indexes", "models", "platform")
         assert set(alert["annotations"]) == {"summary", "action"}
 
 

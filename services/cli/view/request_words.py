@@ -21,6 +21,7 @@ def request_words(account: RequestAccount) -> str:
         *([account.model_choice] if account.model_choice else []),
         _longest(account),
         *_shares(account),
+        *_spent(account),
         *_moves(account),
         *_verdict(account),
     ]
@@ -70,6 +71,19 @@ def _shares(account: RequestAccount) -> list[str]:
         f"{account.coalesced_tokens} of its tokens were computed for {account.coalesced_with}, which asked "
         "for the same at the same time"
     ]
+
+
+def _spent(account: RequestAccount) -> list[str]:
+    """Say what it has taken of engines, where they have said so."""
+    told = []
+    for used in account.usage:
+        if core_us := used.prefill_core_us + used.decode_core_us:
+            told.append(f"{_ms(core_us)} of a core")
+        if device_us := used.prefill_device_us + used.decode_device_us:
+            told.append(f"{_ms(device_us)} of a GPU")
+        if used.kv_kib_s:
+            told.append(f"{used.kv_kib_s} KiB of KV for a second")
+    return [f"it took {', '.join(told)}"] if told else []
 
 
 def _moves(account: RequestAccount) -> list[str]:

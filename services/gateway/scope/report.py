@@ -11,7 +11,7 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.request_record import RequestRecord
 from services.gateway.scope.session_state import SessionState
 from shared.errors import Overloaded
-from shared.roles import ROLES, hop_of_phase
+from shared.roles import ROLES, TARGET_ROLES, hop_of_phase
 from shared.telemetry import metrics
 from shared.telemetry.bounded_label import BoundedLabel
 
@@ -79,6 +79,7 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
         metrics.FINISHED_REQUESTS.labels(model=record.model, finish_reason=reason).inc()
     _count_usage(record)
     _count_choice(record)
+    _count_compute(record)
     bucket = metrics.prompt_bucket(record.prompt_tokens)
     if record.ttft_us is not None:
         metrics.TIME_TO_FIRST_TOKEN.labels(model=record.model, prompt_tokens=bucket).observe(
@@ -116,6 +117,17 @@ def _count_choice(record: RequestRecord) -> None:
         ).inc()
 
 
+def _count_compute(record: RequestRecord) -> None:
+    """Count what workers have spent on a tenant's request, whatever became of it."""
+    labels = {"tenant": TENANTS.label(record.tenant), "model": record.model}
+    for role in TARGET_ROLES:
+        for unit in ("core", "device"):
+            if spent_us := record.counts[f"{role}_{unit}_us"]:
+                metrics.TENANT_COMPUTE.labels(role=role, unit=unit, **labels).inc(spent_us / 1e6)
+    if kib_s := record.counts["kv_kib_s"]:
+        metrics.TENANT_KV.labels(**labels).inc(kib_s * 1024)
+
+
 def _count_usage(record: RequestRecord) -> None:
     """Count the tokens of a tenant's request: of its prompt once that has been answered, and those drawn."""
     if not record.output_tokens:
@@ -125,5 +137,8 @@ def _count_usage(record: RequestRecord) -> None:
         ("prompt", record.prompt_tokens),
         ("cached", record.cached_tokens),
         ("generated", record.output_tokens),
+        ("kept", record.output_tokens if record.kept else 0),
+        ("coalesced", record.coalesced_tokens),
+        ("drafted", record.counts["draft_accepted"]),
     ):
         metrics.TENANT_TOKENS.labels(kind=kind, **labels).inc(tokens)

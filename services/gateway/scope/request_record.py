@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from services.gateway.request.model_choice import ModelChoice
 from shared.roles import hop_of_phase
@@ -44,7 +46,9 @@ class RequestRecord:
     """Times are microseconds since `began_unix_us`, by the gateway's clock alone. `span` is the request's own
     span, `parent_span_id` that of its client, "" without one. `error` is the code of the error that ended it,
     `hop` where that was. `model_choice`: how its model was chosen, None where its client named it.
-    `coalesced_tokens` of the output another request has computed, `coalesced_with`."""
+    `coalesced_tokens` of the output another request has computed, `coalesced_with`.
+    `kept`: an earlier answer was given again. `counts` are those of its workers, 0 for what they have not
+    counted."""
 
     request_id: str
     client_id: str
@@ -76,6 +80,13 @@ class RequestRecord:
     model_choice: ModelChoice | None = None
     coalesced_with: str = ""
     coalesced_tokens: int = 0
+    kept: bool = False
+    counts: Mapping[str, int] = field(default_factory=Counter)
+
+    @property
+    def is_shared_whole(self) -> bool:
+        """Whether nothing of it, its prompt included, was computed for it alone."""
+        return self.kept or bool(self.coalesced_tokens and not self.attempts)
 
     @property
     def ended_unix_us(self) -> int:

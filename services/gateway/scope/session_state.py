@@ -51,7 +51,8 @@ class SessionState:
     were to be computed before it was placed. What stands before `relayed_position` the client has of another
     gateway. `earlier_tokens` were computed for an answer that another one took the place of.
     `coalesced_with`: the request that computes, or has computed, the `shared_tokens` of its output;
-    `inherited_tokens` of others' it is charged for, as their clients have left.
+    `inherited_tokens` of others' it is charged for, as their clients have left. `kept`: its answer was given
+    before.
     """
 
     max_tokens: int
@@ -77,6 +78,7 @@ class SessionState:
     coalesced_with: str = ""
     shared_tokens: int = 0
     inherited_tokens: int = 0
+    kept: bool = False
 
     def begin_phase(self, phase: RequestPhase, model: str = "") -> None:
         """Enter `phase`; from now on the request is for `model`, where that is said."""
@@ -102,7 +104,7 @@ class SessionState:
         self.model, self.told = model, PromptLogprobsBuffer()
         self.log = TokenLog(prompt_tokens)
         self.log.append(ids, text)
-        self.finish = finish
+        self.finish, self.kept = finish, True
 
     def begin_sharing(self, request_id: str) -> None:
         """Another request computes the same."""

@@ -232,12 +232,10 @@ class SessionRegistry:
                 self._answer(envelope, messages.CancelAck(found, ""))
             case _ if isinstance(message, KeyMessage):
                 self._key_gate.receive(delivery, message)
-            case AuditRequest():
-                self._answer(envelope, self.audit())
+            case AuditRequest() | SnapshotRequest() | messages.UsageRequest():
+                self._answer(envelope, self._report_for(message))
             case messages.AccountRequest(name):
                 self._context.tasks.start("account", self._answer_account(envelope, name))
-            case SnapshotRequest():
-                self._answer(envelope, Snapshot(0, b""))
             case Drain(patience_s):
                 self._begin_drain(patience_s)
                 self._answer(envelope, messages.Accepted())
@@ -300,6 +298,14 @@ class SessionRegistry:
         self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))
 
     # ---- what it tells -----------------------------------------------------------------------------
+
+    def _report_for(self, message: Message) -> Message:
+        if isinstance(message, AuditRequest):
+            return self.audit()
+        if isinstance(message, SnapshotRequest):
+            return Snapshot(0, b"")
+        usage = self._context.usage
+        return messages.UsageReport(self._incarnation, usage.since_unix_us, tuple(usage.rows()))
 
     def audit(self) -> AuditReport:
         held = tuple(

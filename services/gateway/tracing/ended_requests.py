@@ -8,6 +8,7 @@ from itertools import chain, islice
 
 from services.gateway.scope.request_record import RequestRecord
 from services.gateway.tracing.tail_requests import TailRequests
+from services.gateway.tracing.usage_ledger import usage_of
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import AttemptAccount, PhaseAccount, RequestAccount
 from shared.telemetry.metrics import prompt_bucket
@@ -73,6 +74,7 @@ class EndedRequests:
             model_choice="" if record.model_choice is None else record.model_choice.sentence,
             coalesced_with=record.coalesced_with,
             coalesced_tokens=record.coalesced_tokens,
+            usage=(usage_of(record),),
         )
 
 

@@ -10,10 +10,17 @@ from typing import Self
 
 from services.cli.bench.run.call_record import CallRecord
 from shared.errors import InvalidRequest
+from shared.messages import UsageRow
 
+HOUR_S = 3600
+HOUR_US = HOUR_S * 10**6
+KIB_IN_GIB = 1 << 20
 MAX_PRICES_BYTES = 1 << 16
 """The largest file of prices."""
-FIELDS = ("input_per_million", "cached_input_per_million", "output_per_million", "machine_per_hour")
+FIELDS = (
+    *("input_per_million", "cached_input_per_million", "output_per_million", "machine_per_hour"),
+    *("reused_output_per_million", "core_per_hour", "gpu_per_hour", "kv_gib_per_hour"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,20 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of a million tokens each, and of the machine's hour; what costs nothing is 0."""
+    """Prices of a million tokens each, and of hours; what costs nothing is 0.
+
+    A load is paid for by its tokens and the machine, usage by tokens and what engines have spent on them:
+    `reused_output_per_million` is for tokens that were computed for another request, or an earlier one.
+    """
 
     input_per_million: float = 0.0
     cached_input_per_million: float = 0.0
     output_per_million: float = 0.0
     machine_per_hour: float = 0.0
+    reused_output_per_million: float = 0.0
+    core_per_hour: float = 0.0
+    gpu_per_hour: float = 0.0
+    kv_gib_per_hour: float = 0.0
     currency: str = ""
 
     @classmethod
@@ -64,6 +79,20 @@ class Prices:
         if not any(read.get(name) for name in FIELDS):
             raise InvalidRequest(f"{path} has no price; write one of {', '.join(FIELDS)}")
         return cls(**read)
+
+    def cost_of_usage(self, used: UsageRow) -> float:
+        """Return the cost of what a tenant has used."""
+        reused = used.kept_tokens + used.coalesced_tokens
+        computed_prompt = used.prompt_tokens - used.cached_tokens - used.shared_prompt_tokens
+        return (
+            computed_prompt * self.input_per_million / 1e6
+            + (used.cached_tokens + used.shared_prompt_tokens) * self.cached_input_per_million / 1e6
+            + (used.output_tokens - reused) * self.output_per_million / 1e6
+            + reused * self.reused_output_per_million / 1e6
+            + (used.prefill_core_us + used.decode_core_us) * self.core_per_hour / HOUR_US
+            + (used.prefill_device_us + used.decode_device_us) * self.gpu_per_hour / HOUR_US
+            + used.kv_kib_s * self.kv_gib_per_hour / HOUR_S / KIB_IN_GIB
+        )
 
     def cost_of(self, records: Sequence[CallRecord], seconds: float) -> Cost:
         """Return the cost of calls that a machine was there for so long for."""

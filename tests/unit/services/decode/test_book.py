@@ -17,6 +17,8 @@ from shared.fairness.share import TenantShare
 from shared.kv.chunk import MAX_EPOCH
 from shared.messages import MAX_REPORTED_TENANTS, Envelope, Reserve, TenantJobs, pack_ids
 from shared.worker.job import JobPhase
+from shared.worker.marks import StepCost
+from shared.worker.wire import JobOutput
 from tests.support.sampling import sampling
 
 
@@ -221,9 +223,14 @@ def test_a_reservation_of_a_priority_that_does_not_exist_is_refused() -> None:
 def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None:
     live = job()
     live.transfer_us, live.queue_us = 5, 7
-    first = job_output(live, TokenOutput(live.key, 17, (1, 2), (), None, 1, 3), 0.0)
-    middle = job_output(live, TokenOutput(live.key, 19, (3, 9), (), None, 1, 2, looked_up=True), 0.0)
-    last = job_output(live, TokenOutput(live.key, 21, (4,), (), "stop", 0, 0), 0.0)
+    live.phase, live.ready_s, cost = JobPhase.DECODING, 1.0, StepCost(10.0, "core")
+
+    def told(output: TokenOutput) -> JobOutput:
+        return job_output(live, output, 3.0, cost, lambda _: 4096)
+
+    first = told(TokenOutput(live.key, 17, (1, 2), (), None, 1, 3))
+    middle = told(TokenOutput(live.key, 19, (3, 9), (), None, 1, 2, looked_up=True))
+    last = told(TokenOutput(live.key, 21, (4,), (), "stop", 0, 0))
     assert [(mark.phase, mark.duration_us) for mark in first.marks] == [
         ("kv.transfer", 5),
         ("decode.queue", 7),
@@ -234,4 +241,6 @@ def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None
         ("count:draft_accepted", 2),
         ("count:ngram_proposed", 2),
         ("count:ngram_accepted", 1),
+        ("count:decode_core_us", 80),
+        ("count:kv_kib_s", 8),
     ]

@@ -174,6 +174,8 @@ async def test_its_time_is_told_as_a_prompt_at_decode(worker: LocalWorker) -> No
         "count:draft_accepted",
         "count:ngram_proposed",
         "count:ngram_accepted",
+        "count:decode_core_us",
+        "count:kv_kib_s",
     ]
 
 

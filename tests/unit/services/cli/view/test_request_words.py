@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from services.cli.view.request_words import MIN_SAMPLES, SLOW_BY_US, request_words, slow_phases
-from shared.messages import AttemptAccount, PhaseAccount, RequestAccount
+from shared.messages import AttemptAccount, PhaseAccount, RequestAccount, UsageRow
 
 
 def phase(name: str, duration_us: int, *, p50_us: int = 0, p95_us: int = 0, at: str = "") -> PhaseAccount:
@@ -119,3 +119,11 @@ def test_a_shared_computation_is_said() -> None:
         in words
     )
     assert "computed for" not in request_words(ACCOUNT)
+
+
+def test_what_engines_have_spent_is_said() -> None:
+    used = UsageRow("acme", "m", *([0] * 14))
+    told = replace(used, prefill_core_us=300_000, decode_core_us=200_000, kv_kib_s=2048)
+    words = request_words(replace(ACCOUNT, usage=(told,)))
+    assert "it took 500.0 ms of a core, 2048 KiB of KV for a second" in words
+    assert "it took" not in request_words(replace(ACCOUNT, usage=(used,)))
