@@ -60,12 +60,6 @@ HOLDS = (
         "if now_s < 0]",
     ),
     Mutant(
-        "a lost prefill worker is noticed by nobody who waits for it",
-        "services.gateway.session.session",
-        "if self.state.needs(role, instance):",
-        'if role != "prefill" and self.state.needs(role, instance):',
-    ),
-    Mutant(
         "a silent route is watched for ever",
         "services.gateway.session.route_watch",
         "stall_s = self._config.stall_timeout_s",
@@ -76,12 +70,6 @@ HOLDS = (
         "shared.bus.repeated_asks",
         "return ask_of(reply) in self._unanswered",
         "return False",
-    ),
-    Mutant(
-        "a gateway that has died keeps what it held",
-        "services.detokenizer.decoder_sessions",
-        "for session in orphans:",
-        "for session in orphans[1:]:",
     ),
     Mutant(
         "a preempted sequence keeps its blocks",
@@ -152,11 +140,5 @@ HOLDS = (
         "            if isinstance(refused.error, Overloaded):\n"
         "                raise refused.error from refused\n"
         "            if isinstance(refused.error, Overloaded):\n",
-    ),
-    Mutant(
-        "who waits for a lost worker goes on waiting",
-        "services.gateway.fleet.request_client",
-        "        if scope is not None and not scope.expired():\n",
-        "        if False:\n",
     ),
 )

@@ -1,4 +1,10 @@
-"""All planted faults."""
+"""All planted faults.
+
+Faults that another safeguard makes up for are none of them. A row of a former route says the same at the
+same place, as draws are deterministic; a detokenizer says no row twice, and nats doubles none; the gateway
+cancels each route that has failed, so that its worker need not; what was held for a gateway that died ends
+with its lease; a worker that is gone is noticed by who asks it, or by the check whether it holds the request.
+"""
 
 from __future__ import annotations
 

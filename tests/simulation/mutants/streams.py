@@ -6,12 +6,6 @@ from tests.simulation.mutants.mutant import Mutant
 
 STREAMS = (
     Mutant(
-        "a row that overlaps what the client has is relayed",
-        "services.gateway.scope.token_log",
-        "if position == end:",
-        "if position <= end:",
-    ),
-    Mutant(
         "a gap is taken for the next row",
         "services.gateway.scope.token_log",
         "if position == end:",
@@ -54,12 +48,6 @@ STREAMS = (
         'output.token_ids, "")',
     ),
     Mutant(
-        "rows of any epoch are taken",
-        "services.gateway.scope.session_state",
-        "if epoch != self.epoch or self.finish or",
-        "if self.finish or",
-    ),
-    Mutant(
         "a new route has the epoch of the one before",
         "services.gateway.scope.session_state",
         "self.epoch += 1\n        self.route = route",
@@ -70,12 +58,6 @@ STREAMS = (
         "services.detokenizer.decoder_sessions",
         "if current is not None and epoch <= current.epoch:",
         "if current is not None:",
-    ),
-    Mutant(
-        "a worker keeps the earlier route of a request",
-        "shared.worker.worker_actor",
-        "if earlier.key != job.key:",
-        "if earlier.key == job.key:",
     ),
     Mutant(
         "a text is shown without what a character lacked at its end",
