@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -16,6 +17,7 @@ from tests.chaos.soak.asks import ASKS, NUMBERS, Door, Heard
 from tests.chaos.soak.clients import Clients
 from tests.chaos.soak.footprint import BOUNDS, LEAST_LOOKS, Footprints, footprint_of, quarters
 from tests.chaos.soak.schedule import LONGEST_GAP_S, MAKE, ROLLS_UNTIL, WEIGHTS, Disturbance, Schedule
+from tests.chaos.soak.soak import TENANTS, Tenants
 
 DOOR = cast(Door, None)
 Says = Callable[[Heard], None]
@@ -38,6 +40,11 @@ def test_all_kinds_of_things_happen_and_none_is_waited_for_too_long() -> None:
 
 def test_nothing_is_rolled_once_processes_are_to_live_long() -> None:
     assert "roll" not in {each.kind for each in drawn(1, share=ROLLS_UNTIL)}
+
+
+def test_each_tenant_has_a_key_of_its_own(tmp_path: Path) -> None:
+    keys = Tenants.written_to(tmp_path / "keys.toml")
+    assert len(set(keys.secrets)) == len(TENANTS)
 
 
 # ---- what clients judge -------------------------------------------------------------------------------
