@@ -16,6 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.cli.bench.micro.edge_clients import GrpcClient, HttpClient, ask_in_thread
 from services.gateway.config import GatewayConfig
 from services.gateway.edge_certificate import EdgeCertificate, is_loopback
 from shared.config.fields import ConfigError
@@ -213,3 +214,28 @@ async def test_gateways_share_a_port_over_tls_too(nats_url: str, made: dict[str,
             assert (second.server.address, second.http.address) == (first.server.address, first.http.address)
             await first_alone.aclose()
             assert await reaches(second, credentials(made["first"]))
+
+
+async def test_a_tls_session_of_the_http_edge_is_gone_on_with_and_a_connection_is_kept(
+    nats_url: str, made: dict[str, Certificate]
+) -> None:
+    certificate = made["first"]
+    async with fleet(nats_url), gateway(nats_url, **files(certificate)) as running:
+        host, _, port = running.http.address.rpartition(":")
+        address = host, int(port)
+        asks = 3
+        for resumes, keeps, resumed in ((False, False, 0), (True, False, asks - 1), (True, True, 0)):
+            client = HttpClient(address, certificate.certificate, resumes=resumes, keeps=keeps)
+            await ask_in_thread(client, asks)
+            client.close()
+            assert client.resumed == resumed
+
+
+async def test_a_channel_of_the_grpc_edge_is_kept(nats_url: str, made: dict[str, Certificate]) -> None:
+    certificate = made["first"]
+    async with fleet(nats_url), gateway(nats_url, **files(certificate)) as running:
+        for keeps in (False, True):
+            client = GrpcClient(running.server.address, certificate.certificate, keeps=keeps)
+            await client.ask()
+            await client.ask()
+            await client.close()

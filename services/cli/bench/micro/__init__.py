@@ -13,6 +13,8 @@ kv_floors      the sending sides of what KV is compared with
 kv_paths       KV over `nats` and `shm`, over raw TCP and memcpy
 event_floors   servers that have every answer ready and only write it
 token_events   the gateway's CPU for a token, over theirs
+edge_clients   clients that connect anew, resume or keep a connection
+edge_connections  what a connection to an edge costs
 engine_start   the floor of its cold start
 stack_life     its cold start, and a cancel until nothing is held
 cost_page      the table, and all of it as JSON

@@ -18,6 +18,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # nor should it: they be
 from services.cli.bench.micro.bus_trip import measure_bus_trip
 from services.cli.bench.micro.cost_page import NOTE, cost_table, costs_as_json, library_versions
 from services.cli.bench.micro.cost_rows import CostRow
+from services.cli.bench.micro.edge_connections import measure_edge_connections
 from services.cli.bench.micro.kv_paths import measure_kv_paths
 from services.cli.bench.micro.micro_options import PARTS, build_bench_micro_parser
 from services.cli.bench.micro.stack_life import measure_stack_life
@@ -32,6 +33,7 @@ MEASURES: dict[str, Callable[[float], Awaitable[list[CostRow]]]] = {
     "bus": measure_bus_trip,
     "kv": measure_kv_paths,
     "events": measure_token_events,
+    "edges": measure_edge_connections,
     "stack": measure_stack_life,
 }
 EXIT_TERMINATED = 128 + signal.SIGTERM

@@ -11,6 +11,7 @@ PARTS = {
     "bus": "a request over the bus, over a raw TCP echo and stock nats-py",
     "kv": "KV over nats and shm, over raw TCP, nats-server alone and memcpy",
     "events": "the gateway's CPU for a token over gRPC and over SSE, over servers that only write",
+    "edges": "an answer of both edges over a new connection, a resumed TLS session and a kept connection",
     "stack": "cold start to ready of a small stack, and a cancel until nothing is held",
 }
 DEFAULT_SECONDS = 5.0

@@ -8,8 +8,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.cli.fleet.fleet_watch import BusAddress
@@ -44,11 +44,12 @@ CONFIGURING = ("PENSTOCK_", "GRPC_")
 @dataclass(frozen=True, slots=True)
 class StackPlan:
     """`options` are those of `penstock up`. `tree`: the code that runs. `configured`: the variables and the
-    penstock.toml of whoever starts it hold, too."""
+    penstock.toml of whoever starts it hold, too. `variables` hold before those."""
 
     options: Sequence[str]
     tree: Path = ROOT
     configured: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 DEMO_PLAN = StackPlan(DEMO_OPTIONS, configured=False)
@@ -105,7 +106,7 @@ async def _launch(plan: StackPlan, folder: Path) -> asyncio.subprocess.Process:
             stdout=words,
             stderr=words,
             cwd=None if plan.configured else folder,  # where there is no penstock.toml
-            env=environ | {"PYTHONPATH": str(plan.tree)},
+            env={**environ, **plan.variables, "PYTHONPATH": str(plan.tree)},
             start_new_session=True,  # Ctrl-C reaches this process alone, which ends that one
         )
 
