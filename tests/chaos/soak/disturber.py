@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from services.cli.fleet.draining import begin_drain
@@ -21,7 +21,10 @@ from tests.chaos.soak.schedule import Disturbance, Schedule
 from tests.chaos.world import stopped
 from tests.support.nats_cluster import NatsCluster
 from tests.support.stack import Instance, Stack
+from tests.support.wait import until
 
+BACK_TIMEOUT_S = 120.0
+"""The longest until an instance that was ended is there again."""
 DRAIN_TIMEOUT_S = 20.0
 """An instance may be paused when it is told to drain."""
 
@@ -49,6 +52,7 @@ class Disturber:
         self._gone: list[tuple[float, str]] = []
         self._numbers = itertools.count()
         self._ending = asyncio.Lock()  # a roll is not to meet the end of one that it rolls
+        self._of_role: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one of two at a time
         self._servers = asyncio.Lock()  # one of three at a time
 
     def gone_since(self, since_s: float) -> set[str]:
@@ -73,10 +77,15 @@ class Disturber:
         print(f"{time.strftime('%H:%M:%S')}  {disturbance}", file=sys.stderr, flush=True)
         happens = getattr(self, f"_{disturbance.kind.replace(' ', '_')}")
         try:
-            await happens(disturbance)
+            async with self._of_role[disturbance.whom]:
+                await happens(disturbance)
+                await until(lambda: self._all_run(disturbance.whom), timeout_s=BACK_TIMEOUT_S)
         except (AssertionError, PenstockError, ProcessLookupError, TimeoutError) as error:
             self.wrong.append(f"{disturbance}: {type(error).__name__} {error}"[:400])
         self.happened[disturbance.kind] += 1
+
+    def _all_run(self, role: str) -> bool:
+        return all(instance.metrics for instance in self._stack.instances(role))
 
     def _ended(self, role: str) -> None:
         self._gone.append((time.monotonic(), role))
