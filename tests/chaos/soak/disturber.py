@@ -107,9 +107,12 @@ class Disturber:
         ends = it.whom == "gateway" and it.for_s > PATIENCE_WITH_GATEWAYS_S
         with contextlib.suppress(ProcessLookupError):
             async with stopped(victim):
-                await asyncio.sleep(it.for_s)
-                if ends:
-                    self._ended(it.whom)
+                for _ in range(2):  # it is ended somewhere in between
+                    if ends:
+                        self._ended(it.whom)
+                    await asyncio.sleep(it.for_s / 2)
+            if ends:
+                self._ended(it.whom)
 
     async def _drain(self, it: Disturbance) -> None:
         async with self._ending:
