@@ -89,8 +89,10 @@ class Connection:
         return self
 
     def _options(self, url: str, credentials: Credentials | None) -> dict[str, Any]:
+        if not (urls := server_urls(url)):
+            raise ValueError("no address is named")
         return {
-            "servers": server_urls(url),
+            "servers": urls,
             "name": self.name,
             **login(url, credentials),
             "inbox_prefix": self._answers,

@@ -66,6 +66,7 @@ def drill_stack(
         "PENSTOCK_GATEWAY_MAX_BUFFERED_TOKENS": str(UNREAD_TOKENS),
         "PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0",
         "PENSTOCK_GATEWAY_MAX_SESSIONS": "2048",
+        "PENSTOCK_GATEWAY_COALESCE": "false",  # requests that are alike are load
     }
     return Stack(*models.options(*more), environ={**settings, **environ}, root=root)
 

@@ -378,7 +378,8 @@ async def test_a_gateway_s_heartbeat_measures_its_clock(watch: Watch, member: Me
 
 async def test_a_lying_heartbeat_is_garbage_and_nobody_dies(watch: Watch, member: Member) -> None:
     before = metric.value("penstock_protocol_errors_total", code="protocol")
-    odd = heartbeat_with(member.status(), added=b"seven..")
+    now_us = ClockReading.now().steady_us
+    odd = heartbeat_with(member.status(), added=b"seven..", sent_steady_us=now_us)
     await member.bus.publish(fleet_subject("decode", "decode-0"), odd)
     await until(lambda: metric.value("penstock_protocol_errors_total", code="protocol") == before + 1)
     member.cache(5)

@@ -56,8 +56,8 @@ TENANTS = (
     Mutant(
         "a prompt that lacks its passages does not say so",
         "services.gateway.prompt.preparation",
-        "                degraded=read.found.degraded,\n",
-        '                degraded="",\n',
+        "            degraded=read.found.degraded,\n",
+        '            degraded="",\n',
     ),
     Mutant(
         "who may not do without passages does",
@@ -68,7 +68,7 @@ TENANTS = (
     Mutant(
         "an earlier answer loses its last token",
         "services.gateway.scope.session_state",
-        "        self.log.append(ids, text)\n        self.finish = finish\n\n    def hold_at",
-        "        self.log.append(ids[:-1], text)\n        self.finish = finish\n\n    def hold_at",
+        "        self.log.append(ids, text)\n        self.finish, self.kept = finish, True",
+        "        self.log.append(ids[:-1], text)\n        self.finish, self.kept = finish, True",
     ),
 )

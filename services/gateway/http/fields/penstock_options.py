@@ -159,9 +159,8 @@ def _fallback(options: JsonFields) -> pb.Fallback:
 
 
 def _user(body: JsonFields) -> str:
-    """Return OpenAI's `user`, as far as it counts; "" for none. Other servers take whatever is in it."""
-    user = body.value("user")
-    return user[:MAX_STICKY_KEY_CHARS] if isinstance(user, str) else ""
+    """Return OpenAI's `user`, as far as it counts; "" for none."""
+    return body.text("user")[:MAX_STICKY_KEY_CHARS]
 
 
 def _filters(given: JsonFields) -> list[pb.MetadataFilter]:

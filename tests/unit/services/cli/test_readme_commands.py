@@ -34,7 +34,11 @@ def parser_of(command: str) -> ArgumentParser:
 
 
 @pytest.mark.parametrize("words", sorted({words for page in PAGES for words in commands(page)}), ids=" ".join)
-def test_a_command_of_a_page_is_understood(words: tuple[str, ...]) -> None:
+def test_a_command_of_a_page_is_understood(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prices.toml").write_text("output_per_million = 2\n")
+    monkeypatch.chdir(tmp_path)
     parser_of(words[0]).parse_args(words[1:])
 
 

@@ -217,7 +217,7 @@ def test_a_null_is_what_is_left_out_and_unknown_fields_are_tolerated(
     read: Callable[..., AskedCompletion],
 ) -> None:
     nulls = dict.fromkeys(["temperature", "stop", "n", "seed", "logprobs", "stream", "response_format"])
-    assert read(**nulls, user=7, store=True, metadata={"a": 1}) == read()
+    assert read(**nulls, user=None, service_tier=7, store=True, metadata={"a": 1}) == read()
 
 
 @pytest.mark.parametrize("read", [chat, text])
