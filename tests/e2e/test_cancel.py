@@ -111,7 +111,8 @@ async def test_the_grpc_deadline_of_the_call_counts(get_stack: GetStack) -> None
     await stack.until_idle()
     async with connect(stack.grpc) as stub:
         answer = await generate(stub, message, timeout_s=0.2)
-    assert answer.status is grpc.StatusCode.DEADLINE_EXCEEDED
+    # Shed for want of time: the first token would have been late, on a machine that others keep busy.
+    assert answer.status in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED)
     await stack.until_idle(RELEASE_TIMEOUT_S)
 
 
