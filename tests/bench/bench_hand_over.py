@@ -154,13 +154,4 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--prompt-tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    asyncio.run(
-        main(
-            options.model,
-            options.streams,
-            options.tokens,
-            options.prompt_tokens,
-            options.rounds,
-        )
-    )
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -1,4 +1,4 @@
-"""What it costs to choose a model: by rules, and by rules that ask how hard the question is.
+"""The cost of choosing a model: by rules, and by rules that ask how hard the question is.
 
     python -m tests.bench.bench_model_choice [--rounds 3] [--questions 60]
 

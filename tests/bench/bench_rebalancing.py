@@ -143,14 +143,4 @@ if __name__ == "__main__":
     parser.add_argument("--prompt-tokens", type=int, default=300)
     parser.add_argument("--blocks", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=2)
-    options = parser.parse_args()
-    asyncio.run(
-        main(
-            options.model,
-            options.streams,
-            options.tokens,
-            options.prompt_tokens,
-            options.blocks,
-            options.rounds,
-        )
-    )
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -118,7 +118,7 @@ async def _refuse(models: Models, other: Path, report: DrillReport) -> None:
 
 
 async def _come_by_itself(stack: Stack, root: Path) -> list[str]:
-    """What the stack says of a detokenizer of other code that comes to its bus."""
+    """Return the lines of the stack about a detokenizer of other code that comes to its bus."""
     role = "detokenizer"
     name = stand_in_name(role, len(stack.instances(role)))
     like = await asyncio.to_thread(_environ_of, stack.instances(role)[0].pid)

@@ -110,9 +110,11 @@ async def test_the_grpc_deadline_of_the_call_counts(get_stack: GetStack) -> None
     message = request("Once upon a time", max_tokens=480, ignore_eos=True)
     await stack.until_idle()
     async with connect(stack.grpc) as stub:
-        answer = await generate(stub, message, timeout_s=0.2)
-    # Shed for want of time: the first token would have been late, on a machine that others keep busy.
-    assert answer.status in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        for timeout_s in (0.2, 0.4, 0.8):  # one in which a busy machine expects a first token is not shed
+            answer = await generate(stub, message, timeout_s=timeout_s)
+            if answer.status is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                break
+    assert answer.status is grpc.StatusCode.DEADLINE_EXCEEDED
     await stack.until_idle(RELEASE_TIMEOUT_S)
 
 

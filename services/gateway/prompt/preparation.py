@@ -189,7 +189,7 @@ class Preparation:
             resume_token=self._scope.resume_token,
             model_choice=choice_event(request),
         )
-        self._response.put_prompt(told, may_change=request.may_fall_back or request.cascade is not None)
+        self._response.put_prompt(told, may_change=request.may_change_model)
         self._state.begin_phase(RequestPhase.ROUTE)
         reusable = prompt.block_hashes if self._state.told.complete else ()
         self._gate.check_prompt(model, request, budget, len(prompt.token_ids), reusable)

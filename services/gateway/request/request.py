@@ -96,6 +96,11 @@ class Request:
         return None if self.model_choice is None else self.model_choice.cascade
 
     @property
+    def may_change_model(self) -> bool:
+        """Whether another model may answer than the one that is asked first."""
+        return self.may_fall_back or self.cascade is not None
+
+    @property
     def resumable(self) -> bool:
         return self.resume_tokens is not None
 

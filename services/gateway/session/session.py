@@ -357,8 +357,7 @@ class Session:
             self._scope, self._gate, self._preprocessor, self.warmer, self._cached, self._citing
         )
         admitted = await preparation.admit_request()
-        alone = admitted.request.may_fall_back or admitted.request.cascade is not None
-        shares = admitted.request.coalesces and not alone
+        shares = admitted.request.coalesces and not admitted.request.may_change_model
         followed = await self._follow_others(admitted) if shares else None
         if followed is not None or self.state.finish:
             return followed

@@ -1,4 +1,4 @@
-"""What clients of a soak ask for, and how: each thing is answered once undisturbed, to compare with."""
+"""The asks of a soak's clients: each of them is answered once undisturbed, to compare with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ID_LINE, DATA_LINE = b"id: ", b"data: "
 
 @dataclass(slots=True)
 class Heard:
-    """What came of one call."""
+    """The end and the answer of one call."""
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Heard:
 
     @property
     def content(self) -> tuple[str, tuple[int, ...], str, tuple[str, ...]]:
-        """What is the same whenever it is asked for."""
+        """Return the parts that are the same whenever it is asked for."""
         return self.text, tuple(self.ids), self.finish, self.passages
 
     @property
@@ -52,7 +52,7 @@ class Heard:
         return max((later - sooner for sooner, later in pairwise(self.times_s)), default=0.0)
 
     def wrong(self) -> str:
-        """What no answer may be, whatever was asked; "" for nothing."""
+        """Return the fault that no answer may have, whatever was asked; "" for none."""
         if self.ends != 1:
             return f"{self.ends} terminal events"
         if self.positions and self.positions != list(range(self.positions[0], self.positions[-1] + 1)):

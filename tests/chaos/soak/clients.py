@@ -69,7 +69,7 @@ class Clients:
     ) -> None:
         self.tally = Tally()
         self.doors = list(doors)
-        """Who asks; they may be others in the next round."""
+        """The clients that ask; they may be others in the next round."""
         self._undisturbed = undisturbed
         self._drawn = [random.Random(f"{seed}/{number}") for number in range(count)]
         self._gone_since = gone_since
