@@ -3,14 +3,12 @@ follows it, and the next `penstock roll` goes on from it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shared.errors import InvalidRequest
-from shared.files.atomic_write import write_secret
+from shared.files.command_file import read_command_file, write_command_file
 
 ROLL_NAME = "roll.json"
 MAX_ROLL_BYTES = 1 << 20
@@ -43,25 +41,12 @@ def stand_in_name(role: str, instances: int) -> str:
 
 def write_roll(state_dir: Path, roll: StackRoll) -> None:
     """Raises InvalidRequest where it cannot be written."""
-    try:
-        write_secret(state_dir / ROLL_NAME, json.dumps(asdict(roll), indent=1) + "\n")
-    except OSError as error:
-        raise InvalidRequest(
-            f"{state_dir / ROLL_NAME} cannot be written: {error.strerror or error}; make room there"
-        ) from error
+    write_command_file(state_dir / ROLL_NAME, roll)
 
 
 def read_roll(state_dir: Path) -> StackRoll | None:
     """Return what the file says, None where there is none. Raises InvalidRequest for what is no such file."""
-    path = state_dir / ROLL_NAME
-    try:
-        with path.open("rb") as file:
-            said = json.loads(file.read(MAX_ROLL_BYTES))
-        return _checked(said)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InvalidRequest(f"{path} cannot be read ({error}); remove it to roll all anew") from error
+    return read_command_file(state_dir / ROLL_NAME, MAX_ROLL_BYTES, _checked, "remove it to roll all anew")
 
 
 def _checked(said: dict[str, Any]) -> StackRoll:

@@ -3,14 +3,12 @@ it, and the launcher follows it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.errors import InvalidRequest
-from shared.files.atomic_write import write_secret
+from shared.files.command_file import read_command_file, write_command_file
 
 SCALE_NAME = "scale.json"
 MAX_SCALE_BYTES = 1 << 16
@@ -31,25 +29,12 @@ class StackScale:
 
 def write_scale(state_dir: Path, scale: StackScale) -> None:
     """Raises InvalidRequest where it cannot be written."""
-    try:
-        write_secret(state_dir / SCALE_NAME, json.dumps(asdict(scale), indent=1) + "\n")
-    except OSError as error:
-        raise InvalidRequest(
-            f"{state_dir / SCALE_NAME} cannot be written: {error.strerror or error}; make room there"
-        ) from error
+    write_command_file(state_dir / SCALE_NAME, scale)
 
 
 def read_scale(state_dir: Path) -> StackScale | None:
     """Return what the file says, None where there is none. Raises InvalidRequest for what is no such file."""
-    path = state_dir / SCALE_NAME
-    try:
-        with path.open("rb") as file:
-            said = json.loads(file.read(MAX_SCALE_BYTES))
-        return _checked(said)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InvalidRequest(f"{path} cannot be read ({error}); remove it, and scale again") from error
+    return read_command_file(state_dir / SCALE_NAME, MAX_SCALE_BYTES, _checked, "remove it, and scale again")
 
 
 def _checked(said: dict[str, Any]) -> StackScale:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -25,6 +26,14 @@ def test_what_is_written_is_read_by_its_owner_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", "5", '{"number": "x"}', "[" * 100_000])
 def test_what_is_no_such_file_is_told_with_its_name(tmp_path: Path, text: str) -> None:
     (tmp_path / ROLL_NAME).write_text(text)
+    with pytest.raises(InvalidRequest, match=f"{ROLL_NAME} cannot be read .* remove it"):
+        read_roll(tmp_path)
+
+
+def test_lives_that_are_a_list_are_told(tmp_path: Path) -> None:
+    write_roll(tmp_path, ROLL)
+    file = tmp_path / ROLL_NAME
+    file.write_text(json.dumps({**json.loads(file.read_text()), "lives": ["decode-0"]}))
     with pytest.raises(InvalidRequest, match=f"{ROLL_NAME} cannot be read .* remove it"):
         read_roll(tmp_path)
 
