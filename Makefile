@@ -51,7 +51,7 @@ setup: $(STAMP) ## make .venv with everything in it, kernels compiled where ther
 NEEDS_PYTHON := import sys; sys.exit(sys.version_info < (3, 11))
 HAS_PYTHON := $$($(PYTHON) -c "import sys; print(sys.version.split()[0])" 2>/dev/null || echo missing)
 
-$(STAMP): Makefile pyproject.toml $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
+$(STAMP): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
 	@$(PYTHON) -c '$(NEEDS_PYTHON)' 2>/dev/null || { \
 		echo "Penstock needs Python 3.11 or newer, and $(PYTHON) is $(HAS_PYTHON):" \
 			"name another one, as in make setup PYTHON=python3.12" >&2; exit 1; }

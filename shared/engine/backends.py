@@ -19,7 +19,7 @@ from shared.engine.loading.model_parts import first_part, refuse_parts
 from shared.engine.loading.weights import LoadProgress, WeightReader, load_weights
 from shared.engine.memory.kv_content import kv_content
 from shared.engine.memory.kv_pool import KvLayout, KvPool
-from shared.engine.native.library import has_matrix_unit, library, why_no_library
+from shared.engine.native.library import NativeName, library, native_name, why_no_library
 from shared.engine.native.model import NativeModel
 from shared.engine.native.packing import PackedPart, packed_parts
 from shared.engine.native.weight_cache import WeightCache, weights_key
@@ -30,7 +30,7 @@ from shared.errors import InvalidRequest
 MakeModel = Callable[[EngineConfig, ModelConfig, KvPool, int, LoadProgress | None], Model]
 """(config, model, pool, longest sequence, what hears of each layer): a model with its KV in the pool."""
 
-BackendName = Literal["native", "native+amx", "torch", "cuda", "tensor_parallel"]
+BackendName = NativeName | Literal["torch", "cuda", "tensor_parallel"]
 
 _NO_KERNELS = ("multi-head latent attention",)
 """Parts of models that the compiled kernels do not compute, and torch does."""
@@ -91,7 +91,7 @@ def backend_name(config: EngineConfig, model: ModelConfig) -> BackendName:
         return "cuda"
     if not is_native(config, model):
         return "torch"
-    return "native+amx" if has_matrix_unit() else "native"
+    return native_name()
 
 
 def why_not_native(config: EngineConfig, model: ModelConfig) -> str:

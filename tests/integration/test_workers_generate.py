@@ -19,7 +19,7 @@ from shared.bus.subjects import inbox
 from shared.degradation import DegradationLevel
 from shared.engine import LLM, SamplingParams
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
-from shared.engine.native.library import has_matrix_unit, library
+from shared.engine.native.library import library, native_name
 from shared.messages import (
     DraftBlock,
     DraftClose,
@@ -307,7 +307,7 @@ async def test_a_worker_tells_which_backend_computes(edge: Edge) -> None:
     for role, instance in (("prefill", PREFILL), ("decode", DECODES[0])):
         view = edge.fleet.get(role, instance)
         assert view is not None
-        native = "native+amx" if has_matrix_unit() else "native"
+        native = native_name()
         assert view.heartbeat.worker.backend == (native if library() is not None else "torch")
 
 

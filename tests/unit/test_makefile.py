@@ -24,7 +24,8 @@ esac
 def setup(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
     """In a folder of its own, so that nothing is there yet."""
     shutil.copy(REPOSITORY / "Makefile", folder)
-    shutil.copy(REPOSITORY / "pyproject.toml", folder)
+    for name in ("pyproject.toml", "setup.py"):
+        shutil.copy(REPOSITORY / name, folder)
     return subprocess.run(
         ["make", "setup", f"PYTHON={python}"],
         cwd=folder,

@@ -56,7 +56,7 @@ void store(float value, float* target) {
 }
 
 void store(float value, bf16* target) {
-  const __m128bh rounded = _mm_cvtneps_pbh(_mm_set_ss(value));
+  const __m128i rounded = (__m128i)_mm_cvtneps_pbh(_mm_set_ss(value));
   std::memcpy(target, &rounded, sizeof *target);
 }
 

@@ -18,12 +18,6 @@ namespace penstock {
 constexpr int TILE_KEYS = 64;
 constexpr int PARTITION_KEYS = 32 * TILE_KEYS;
 constexpr int QUERY_ROWS = 192;  // of one item: amortises the packing of a tile, stays in the L2
-alignas(64) inline constexpr uint16_t ZIP[2][32] = {
-    // pairs of two vectors' elements
-    {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
-     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
-    {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-     24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
 
 struct AttentionShape {
   int heads, kv_heads, head_dim;
@@ -254,14 +248,15 @@ class Attention {
                             load(rows[i] + d + LANES, shape_.head_dim - d - LANES));
       }
     } else {
-      const __m512i low = _mm512_load_si512(ZIP[0]), high = _mm512_load_si512(ZIP[1]);
       for (int i = 0; i < count; i += 2) {
         _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
         _mm_prefetch(reinterpret_cast<const char*>(ahead[i + 1] + d * sizeof(E)), _MM_HINT_T1);
         const __m512i even = load(rows[i] + d, shape_.head_dim - d),
                       odd = load(rows[i + 1] + d, shape_.head_dim - d);
-        _mm512_storeu_si512(panel + i * PANEL, _mm512_permutex2var_epi16(even, low, odd));
-        _mm512_storeu_si512(panel + i * PANEL + PANEL, _mm512_permutex2var_epi16(even, high, odd));
+        __m512i low, high;
+        zip(even, odd, low, high);
+        _mm512_storeu_si512(panel + i * PANEL, low);
+        _mm512_storeu_si512(panel + i * PANEL + PANEL, high);
       }
     }
   }
@@ -353,9 +348,7 @@ class Attention {
         high = load(rows_[1][i] + d + LANES, left - LANES);
       } else {
         _mm_prefetch(reinterpret_cast<const char*>(ahead_[1][i + 1] + d * sizeof(E)), _MM_HINT_T1);
-        const __m512i even = low, odd = load(rows_[1][i + 1] + d, left);
-        low = _mm512_permutex2var_epi16(even, _mm512_load_si512(ZIP[0]), odd);
-        high = _mm512_permutex2var_epi16(even, _mm512_load_si512(ZIP[1]), odd);
+        zip(low, load(rows_[1][i + 1] + d, left), low, high);
       }
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {

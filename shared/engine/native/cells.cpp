@@ -1,10 +1,10 @@
 // XXH3-64 with its default secret, fused with a copy; python-xxhash computes the same.
 #include "cells.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
+
+#include "vectors.h"
 
 namespace penstock {
 namespace {

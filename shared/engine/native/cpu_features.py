@@ -11,10 +11,12 @@ VARIABLE = "PENSTOCK_CPU_FEATURES"
 others does. For tests, and to tell an instruction set's fault from ours."""
 NONE = "none"
 KERNEL_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
-"""The features that the compiled kernels need."""
+"""The features that the compiled kernels need in whole vectors."""
+HALVES_FEATURES = ("avx2", "fma3", "f16c", "bmi", "bmi2", "lzcnt")
+"""The features that they need where each vector is two of half its size."""
 MATRIX_UNIT_FEATURES = ("amx_tile", "amx_bf16", "amx_int8")
 """The features by which they multiply whole tiles at once, where all of these are there."""
-_KNOWN = {*KERNEL_FEATURES, *MATRIX_UNIT_FEATURES}
+_KNOWN = {*KERNEL_FEATURES, *HALVES_FEATURES, "avx_vnni", *MATRIX_UNIT_FEATURES}
 
 
 def usable_features() -> frozenset[str]:

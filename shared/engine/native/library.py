@@ -8,12 +8,24 @@ import sysconfig
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
-from shared.engine.native.cpu_features import KERNEL_FEATURES, MATRIX_UNIT_FEATURES, usable_features
+from shared.engine.native.cpu_features import (
+    HALVES_FEATURES,
+    KERNEL_FEATURES,
+    MATRIX_UNIT_FEATURES,
+    usable_features,
+)
 from shared.errors import InternalError
 
 ABI = 30
-LIBRARY_NAME = f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
+BUILDS = {
+    "_kernels": KERNEL_FEATURES,
+    "_kernels_avxvnni": (*HALVES_FEATURES, "avx_vnni"),
+    "_kernels_avx2": HALVES_FEATURES,
+}
+"""The libraries that are made of the same sources, the fastest first, and the features that each needs."""
+NativeName = Literal["native", "native+amx", "native+avxvnni", "native+avx2"]
 
 Pointer = ctypes.c_void_p
 KvWritten = ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -184,11 +196,22 @@ def library() -> ctypes.CDLL | None:
     Calls release the GIL. Raises InternalError for a library that cannot be loaded or that another version
     of the sources made, InvalidRequest as `usable_features` does.
     """
-    if why_no_library():
+    path = library_path()
+    if path is None:
         return None
-    loaded = load(_library_path())
+    loaded = load(path)
     loaded.penstock_use_matrix_unit(usable_features().issuperset(MATRIX_UNIT_FEATURES))
     return loaded
+
+
+def native_name() -> NativeName:
+    """Return what the kernels that run here are called, by the instructions that set them apart."""
+    if has_matrix_unit():
+        return "native+amx"
+    path = library_path()
+    if path == path_of("_kernels_avxvnni"):
+        return "native+avxvnni"
+    return "native+avx2" if path == path_of("_kernels_avx2") else "native"
 
 
 def has_matrix_unit() -> bool:
@@ -200,14 +223,26 @@ def has_matrix_unit() -> bool:
 
 def why_no_library() -> str:
     """Return what keeps the kernels from running here, as a part of a sentence; empty where nothing does."""
-    missing = [name for name in KERNEL_FEATURES if name not in usable_features()]
-    if missing:
+    if library_path() is not None:
+        return ""
+    missing = [name for name in HALVES_FEATURES if name not in usable_features()]
+    if missing and not usable_features().issuperset(KERNEL_FEATURES):
         return f"this CPU lacks {', '.join(missing)}"
-    return "" if _library_path().is_file() else "the kernels were not built: a C++ compiler was missing"
+    return "the kernels were not built: a C++ compiler was missing"
 
 
-def _library_path() -> Path:
-    return Path(__file__).with_name(LIBRARY_NAME)
+def library_path() -> Path | None:
+    """Return the fastest build that is there and that this CPU can run."""
+    for name, features in BUILDS.items():
+        path = path_of(name)
+        if usable_features().issuperset(features) and path.is_file():
+            return path
+    return None
+
+
+def path_of(build: str) -> Path:
+    """Return where a build's library is, if it was built."""
+    return Path(__file__).with_name(f"{build}{sysconfig.get_config_var('EXT_SUFFIX')}")
 
 
 def load(path: Path) -> ctypes.CDLL:

@@ -14,7 +14,8 @@ namespace penstock {
 // of 4 bits rows of 12, and of coarse ones, where speed is worth more, codes and rows of 8.
 enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3, INT8_COARSE = 4 };
 
-constexpr int QUANTIZED_TILE_ROWS = 8;  // beyond it the sums of a group leave the registers
+constexpr int QUANTIZED_TILE_ROWS =
+    WHOLE_VECTORS ? 8 : 4;  // beyond it the sums of a group leave the registers
 constexpr int MOST_TILE_ROWS = std::max(MAX_TILE_ROWS, matrix_unit::TILE_ROWS);
 constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
 constexpr long CLAIM_BYTES =

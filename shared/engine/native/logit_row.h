@@ -1,13 +1,13 @@
 // One row of logits, and the maxima by which most of it can be passed over.
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
+
+#include "vectors.h"
 
 namespace penstock::sampling {
 

@@ -5,7 +5,6 @@
 // of bytes are whole numbers, which have no order.
 #pragma once
 
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <cstring>
 
 #include "tile.h"
+#include "vectors.h"
 
 #define MATRIX_UNIT __attribute__((target("amx-tile,amx-bf16,amx-int8")))
 

@@ -11,20 +11,13 @@ namespace penstock {
 
 constexpr int DOT_WIDTH = 4;               // int8 products that one VNNI lane adds up
 constexpr int CODE_PREFETCH_BYTES = 8192;  // codes are used up several times as fast as floats
-constexpr int MAX_ROWS_AT_ONCE = 4;        // whose high and low sums have room in registers beside each other
+// Rows whose high and low sums have room in registers beside each other.
+constexpr int MAX_ROWS_AT_ONCE = WHOLE_VECTORS ? 4 : 2;
 
 template <Kind KIND>
 constexpr int HIGH_SHIFT = KIND == Kind::INT4 ? SHARED_SHIFT : FINE_SHIFT;
 template <Kind KIND>
 constexpr int COLUMNS_PER_BYTE = KIND == Kind::INT4 ? 2 : 1;  // of codes and of low bytes
-
-// A vector of the type that integer dot products add to: GCC copies any other one in front of and behind
-// each.
-using Sums = int __attribute__((vector_size(64)));
-
-inline Sums add_products(Sums sums, __m512i codes, __m512i row_codes) {
-  return (Sums)_mm512_dpbusd_epi32((__m512i)sums, codes, row_codes);
-}
 
 // Rows of whole numbers, from the first that a tile takes, and the parts of a panel that they meet.
 struct QuantizedRows {
@@ -93,62 +86,88 @@ inline void fetch_ahead(const uint8_t* codes, int lines) {
     _mm_prefetch(reinterpret_cast<const char*>(codes) + CODE_PREFETCH_BYTES + 64 * line, _MM_HINT_T0);
 }
 
-// The products of one group with the rows' high bytes, low bytes or both, which then go to sums of their own.
-template <int R, Kind KIND, bool HIGH, bool LOW>
-inline void add_group(const int8_t* high, const int8_t* low, long stride, const uint8_t* codes, int group,
-                      Sums (&highs)[R][2], Sums (&lows)[R][2]) {
-  if constexpr (KIND == Kind::INT4) {
-    const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
-    for (int k = 0; k < group; k += SHARED_BLOCK, codes += 256) {
-      if constexpr (HIGH) fetch_ahead(codes, 4);
+// Of VECTORS_AT_ONCE vectors of columns, from vector `first` on:
+template <int R, bool HIGH, bool LOW>
+inline void add_nibbles(const int8_t* high, const int8_t* low, long stride, const uint8_t* codes, int group,
+                        int first, Sums (&highs)[R][2], Sums (&lows)[R][2]) {
+  const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
+  for (int k = 0; k < group; k += SHARED_BLOCK) {
+    const uint8_t* block = codes + k * 16 + first * 64;
+    if constexpr (HIGH) fetch_ahead(codes + k * 16, 4);
 #pragma GCC unroll 2
-      for (int quad = 0; quad < 8; quad += DOT_WIDTH) {
-        const __m512i b0 = _mm512_loadu_si512(codes + 32 * quad);
-        const __m512i b1 = _mm512_loadu_si512(codes + 32 * quad + 64);
-        if constexpr (HIGH) {
-          const __m512i first0 = _mm512_and_si512(b0, low_nibbles);
-          const __m512i first1 = _mm512_and_si512(b1, low_nibbles);
-          const __m512i second0 = _mm512_and_si512(_mm512_srli_epi16(b0, 4), low_nibbles);
-          const __m512i second1 = _mm512_and_si512(_mm512_srli_epi16(b1, 4), low_nibbles);
-#pragma GCC unroll 12
-          for (int r = 0; r < R; ++r) {
-            const __m512i first = four_of(high + r * stride + k + quad);
-            const __m512i second = four_of(high + r * stride + k + 8 + quad);
-            highs[r][0] = add_products(highs[r][0], first0, first);
-            highs[r][1] = add_products(highs[r][1], first1, first);
-            highs[r][0] = add_products(highs[r][0], second0, second);
-            highs[r][1] = add_products(highs[r][1], second1, second);
-          }
+    for (int quad = 0; quad < 8; quad += DOT_WIDTH) {
+      __m512i b[VECTORS_AT_ONCE];
+#pragma GCC unroll 2
+      for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+        b[each] = _mm512_loadu_si512(block + 32 * quad + 64 * each);
+      if constexpr (HIGH) {
+        __m512i ones[VECTORS_AT_ONCE], others[VECTORS_AT_ONCE];
+#pragma GCC unroll 2
+        for (int each = 0; each < VECTORS_AT_ONCE; ++each) {
+          ones[each] = _mm512_and_si512(b[each], low_nibbles);
+          others[each] = _mm512_and_si512(_mm512_srli_epi16(b[each], 4), low_nibbles);
         }
-        if constexpr (LOW) {
 #pragma GCC unroll 12
-          for (int r = 0; r < R; ++r) {
-            const __m512i shared = four_of(low + r * stride + k / 2 + quad);
-            lows[r][0] = add_products(lows[r][0], b0, shared);
-            lows[r][1] = add_products(lows[r][1], b1, shared);
-          }
+        for (int r = 0; r < R; ++r) {
+          const __m512i one = four_of(high + r * stride + k + quad);
+          const __m512i other = four_of(high + r * stride + k + 8 + quad);
+#pragma GCC unroll 2
+          for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+            highs[r][first + each] =
+                add_nibble_products(highs[r][first + each], ones[each], one, others[each], other);
         }
       }
-    }
-  } else {
-    for (int k = 0; k < group; k += DOT_WIDTH, codes += 128) {
-      if constexpr (HIGH) fetch_ahead(codes, 2);
-      const __m512i b0 = _mm512_loadu_si512(codes), b1 = _mm512_loadu_si512(codes + 64);
+      if constexpr (LOW) {
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        if constexpr (HIGH) {
-          const __m512i a = four_of(high + r * stride + k);
-          highs[r][0] = add_products(highs[r][0], b0, a);
-          highs[r][1] = add_products(highs[r][1], b1, a);
-        }
-        if constexpr (LOW) {
-          const __m512i a = four_of(low + r * stride + k);
-          lows[r][0] = add_products(lows[r][0], b0, a);
-          lows[r][1] = add_products(lows[r][1], b1, a);
+        for (int r = 0; r < R; ++r) {
+          const __m512i shared = four_of(low + r * stride + k / 2 + quad);
+#pragma GCC unroll 2
+          for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+            lows[r][first + each] = add_products(lows[r][first + each], b[each], shared);
         }
       }
     }
   }
+}
+
+template <int R, bool HIGH, bool LOW>
+inline void add_bytes(const int8_t* high, const int8_t* low, long stride, const uint8_t* codes, int group,
+                      int first, Sums (&highs)[R][2], Sums (&lows)[R][2]) {
+  for (int k = 0; k < group; k += DOT_WIDTH) {
+    const uint8_t* block = codes + k * PANEL;
+    if constexpr (HIGH) fetch_ahead(block, 2);
+    __m512i b[VECTORS_AT_ONCE];
+#pragma GCC unroll 2
+    for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+      b[each] = _mm512_loadu_si512(block + 64 * (first + each));
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      if constexpr (HIGH) {
+        const __m512i a = four_of(high + r * stride + k);
+#pragma GCC unroll 2
+        for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+          highs[r][first + each] = add_products(highs[r][first + each], b[each], a);
+      }
+      if constexpr (LOW) {
+        const __m512i a = four_of(low + r * stride + k);
+#pragma GCC unroll 2
+        for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+          lows[r][first + each] = add_products(lows[r][first + each], b[each], a);
+      }
+    }
+  }
+}
+
+// The products of one group with the rows' high bytes, low bytes or both, which then go to sums of their own.
+template <int R, Kind KIND, bool HIGH, bool LOW>
+inline void add_group(const int8_t* high, const int8_t* low, long stride, const uint8_t* codes, int group,
+                      Sums (&highs)[R][2], Sums (&lows)[R][2]) {
+#pragma GCC unroll 2
+  for (int first = 0; first < 2; first += VECTORS_AT_ONCE)
+    if constexpr (KIND == Kind::INT4)
+      add_nibbles<R, HIGH, LOW>(high, low, stride, codes, group, first, highs, lows);
+    else
+      add_bytes<R, HIGH, LOW>(high, low, stride, codes, group, first, highs, lows);
 }
 
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.

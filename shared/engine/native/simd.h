@@ -1,12 +1,12 @@
-// AVX-512 building blocks. Everything here is exact in its order of operations, so that a row's result
+// Building blocks of vectors. Everything here is exact in its order of operations, so that a row's result
 // depends on the row alone.
 #pragma once
-
-#include <immintrin.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+
+#include "vectors.h"
 
 namespace penstock {
 

@@ -3,7 +3,6 @@
 // nothing. How many may claim can change from item to item.
 #pragma once
 
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <thread>
 
 #include "core_arbiter.h"
+#include "vectors.h"
 
 namespace penstock {
 

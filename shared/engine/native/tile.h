@@ -10,7 +10,10 @@
 namespace penstock {
 
 constexpr int PANEL = 32;
-constexpr int MAX_TILE_ROWS = 12;  // 24 accumulators + 2 columns + 1 row element of 32 registers
+// A tile is computed by as many of its columns' two vectors at a time as leave room for accumulators: of 32
+// registers that hold a vector each, 24 and 2 columns and 1 row element, of 16 that hold half of one, 8.
+constexpr int VECTORS_AT_ONCE = WHOLE_VECTORS ? 2 : 1;
+constexpr int MAX_TILE_ROWS = WHOLE_VECTORS ? 12 : 4;
 constexpr int PREFETCH_BYTES = 2048;
 
 template <class E>
@@ -28,66 +31,56 @@ inline void clear(Accumulators<R>& acc) {
 // acc[r] += rows[r, 0:k] @ panel[0:k]; `k` is a multiple of STEP.
 template <int R>
 inline void multiply(const float* rows, long stride, const float* panel, int k, Accumulators<R>& acc) {
-  for (int i = 0; i < k; ++i, panel += PANEL) {
-    _mm_prefetch(reinterpret_cast<const char*>(panel) + PREFETCH_BYTES, _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(panel) + PREFETCH_BYTES + 64, _MM_HINT_T0);
-    const __m512 b0 = _mm512_loadu_ps(panel), b1 = _mm512_loadu_ps(panel + LANES);
+#pragma GCC unroll 2
+  for (int first = 0; first < 2; first += VECTORS_AT_ONCE)
+    for (int i = 0; i < k; ++i) {
+      const float* columns = panel + i * PANEL + first * LANES;
+      __m512 b[VECTORS_AT_ONCE];
+#pragma GCC unroll 2
+      for (int each = 0; each < VECTORS_AT_ONCE; ++each) {
+        _mm_prefetch(reinterpret_cast<const char*>(columns + each * LANES) + PREFETCH_BYTES, _MM_HINT_T0);
+        b[each] = _mm512_loadu_ps(columns + each * LANES);
+      }
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const __m512 a = _mm512_set1_ps(rows[r * stride + i]);
-      acc[r][0] = _mm512_fmadd_ps(a, b0, acc[r][0]);
-      acc[r][1] = _mm512_fmadd_ps(a, b1, acc[r][1]);
+      for (int r = 0; r < R; ++r) {
+        const __m512 a = _mm512_set1_ps(rows[r * stride + i]);
+#pragma GCC unroll 2
+        for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+          acc[r][first + each] = _mm512_fmadd_ps(a, b[each], acc[r][first + each]);
+      }
     }
-  }
 }
 
 template <int R>
 inline void multiply(const bf16* rows, long stride, const bf16* panel, int k, Accumulators<R>& acc) {
-  for (int i = 0; i < k; i += 2, panel += 2 * PANEL) {
-    _mm_prefetch(reinterpret_cast<const char*>(panel) + PREFETCH_BYTES, _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(panel) + PREFETCH_BYTES + 64, _MM_HINT_T0);
-    const __m512bh b0 = (__m512bh)_mm512_loadu_si512(panel);
-    const __m512bh b1 = (__m512bh)_mm512_loadu_si512(panel + PANEL);
+#pragma GCC unroll 2
+  for (int first = 0; first < 2; first += VECTORS_AT_ONCE)
+    for (int i = 0; i < k; i += 2) {
+      const bf16* columns = panel + i * PANEL + first * PANEL;
+      __m512bh b[VECTORS_AT_ONCE];
+#pragma GCC unroll 2
+      for (int each = 0; each < VECTORS_AT_ONCE; ++each) {
+        _mm_prefetch(reinterpret_cast<const char*>(columns + each * PANEL) + PREFETCH_BYTES, _MM_HINT_T0);
+        b[each] = (__m512bh)_mm512_loadu_si512(columns + each * PANEL);
+      }
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      int pair;
-      std::memcpy(&pair, rows + r * stride + i, sizeof pair);
-      const __m512bh a = (__m512bh)_mm512_set1_epi32(pair);
-      acc[r][0] = _mm512_dpbf16_ps(acc[r][0], a, b0);
-      acc[r][1] = _mm512_dpbf16_ps(acc[r][1], a, b1);
+      for (int r = 0; r < R; ++r) {
+        int pair;
+        std::memcpy(&pair, rows + r * stride + i, sizeof pair);
+        const __m512bh a = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 2
+        for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+          acc[r][first + each] = _mm512_dpbf16_ps(acc[r][first + each], a, b[each]);
+      }
     }
-  }
 }
 
-// Calls `call.template operator()<R>()` with R = rows.
-template <class Call>
+// Calls `call.template operator()<R>()` with R = rows, of which there are 1 to MAX_TILE_ROWS.
+template <int R = MAX_TILE_ROWS, class Call>
 inline void with_rows(int rows, Call&& call) {
-  switch (rows) {
-    case 1:
-      return call.template operator()<1>();
-    case 2:
-      return call.template operator()<2>();
-    case 3:
-      return call.template operator()<3>();
-    case 4:
-      return call.template operator()<4>();
-    case 5:
-      return call.template operator()<5>();
-    case 6:
-      return call.template operator()<6>();
-    case 7:
-      return call.template operator()<7>();
-    case 8:
-      return call.template operator()<8>();
-    case 9:
-      return call.template operator()<9>();
-    case 10:
-      return call.template operator()<10>();
-    case 11:
-      return call.template operator()<11>();
-    default:
-      return call.template operator()<12>();
-  }
+  if constexpr (R > 1)
+    if (rows < R) return with_rows<R - 1>(rows, call);
+  call.template operator()<R>();
 }
 
 // Rows [0, count) in tiles of nearly equal height, at most `most` each.

@@ -21,8 +21,7 @@ from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.model_config import ModelConfig
 from shared.engine.loading.weight_files import weight_files
-from shared.engine.native.cpu_features import KERNEL_FEATURES
-from shared.engine.native.library import ABI, LIBRARY_NAME
+from shared.engine.native.library import ABI, library_path
 from shared.engine.native.packed_file import PackedFileError, open_packed_file, write_packed_file
 from shared.engine.native.packing import NORMS, PackedPart
 
@@ -52,19 +51,20 @@ def weights_key(config: EngineConfig, model: ModelConfig) -> str:
     facts = [
         *(checkpoint_digest(config.model_dir), model.dtype, config.quantization, config.quant_group),
         *(path.stat().st_mtime_ns for path in weight_files(Path(config.model_dir))),
-        *(ABI, KERNEL_FEATURES, torch.__version__, _code_digest()),
+        *(ABI, torch.__version__, _code_digest(library_path())),
     ]
     return blake2b("\n".join(map(str, facts)).encode(), digest_size=16).hexdigest()
 
 
 @functools.cache
-def _code_digest() -> str:
-    """Digest the code of all that reads, quantizes and packs."""
+def _code_digest(kernels: Path | None) -> str:
+    """Digest the code of all that reads, quantizes and packs, of which `kernels` is compiled."""
     here = Path(__file__).parent
     sources = sorted((here.parent / "loading").rglob("*.py"))
     digest = xxhash.xxh3_128()
-    for path in (*sources, here / "packing.py", here / "packed_file.py", here / LIBRARY_NAME):
-        digest.update(path.read_bytes())
+    for path in (*sources, here / "packing.py", here / "packed_file.py", kernels):
+        if path is not None:
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

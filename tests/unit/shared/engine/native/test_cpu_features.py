@@ -44,7 +44,7 @@ def test_without_one_of_them_torch_computes_and_says_why(
     monkeypatch.setenv(VARIABLE, listed)
     engine = make_engine(save_random_model(tmp_path))
     assert library() is None
-    assert why_no_library().startswith("this CPU lacks avx512_")
+    assert why_no_library().startswith("this CPU lacks avx2")
     assert engine.backend == "torch"
     assert why_not_native(engine.config, engine.model_config) == why_no_library()
     assert not _computes_bf16()
@@ -54,8 +54,8 @@ def test_without_a_compiler_at_the_installation_torch_computes_and_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(native_library, "KERNEL_FEATURES", ())  # as a CPU has it that could run them
-    monkeypatch.setattr(native_library, "LIBRARY_NAME", "_kernels.never-built.so")
+    monkeypatch.setattr(native_library, "HALVES_FEATURES", ())  # as a CPU has it that could run them
+    monkeypatch.setattr(native_library, "BUILDS", {"_never_built": ()})
     assert library() is None
     config, model = EngineConfig(str(tmp_path)), load_model_config(save_random_model(tmp_path))
     assert why_not_native(config, model) == "the kernels were not built: a C++ compiler was missing"

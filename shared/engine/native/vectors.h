@@ -1,0 +1,51 @@
+// The vectors that everything here is written in: Intel's names for AVX-512. Where the compiler may not use
+// it each vector is two of AVX2 (two_halves.h), with the same lanes and the same bits.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace penstock {
+
+#ifdef __AVX512F__
+constexpr bool WHOLE_VECTORS = true;
+#else
+constexpr bool WHOLE_VECTORS = false;
+#endif
+
+}  // namespace penstock
+
+#ifdef __AVX512F__
+namespace penstock {
+
+// A vector of the type that integer dot products add to: GCC copies any other one in front of and behind
+// each.
+using Sums = int __attribute__((vector_size(64)));
+
+// Sums + codes . row_codes, of four neighbouring bytes a lane; codes have no sign.
+inline Sums add_products(Sums sums, __m512i codes, __m512i row_codes) {
+  return (Sums)_mm512_dpbusd_epi32((__m512i)sums, codes, row_codes);
+}
+
+// The same of two vectors of codes below 16.
+inline Sums add_nibble_products(Sums sums, __m512i first, __m512i first_row, __m512i second,
+                                __m512i second_row) {
+  return add_products(add_products(sums, first, first_row), second, second_row);
+}
+
+// The pairs of two vectors' elements of 16 bits: those of their first 16 are `low`, of the others `high`.
+inline void zip(__m512i even, __m512i odd, __m512i& low, __m512i& high) {
+  alignas(64) static constexpr uint16_t ORDER[2][32] = {
+      {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+       8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+      {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+       24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
+  low = _mm512_permutex2var_epi16(even, _mm512_load_si512(ORDER[0]), odd);
+  high = _mm512_permutex2var_epi16(even, _mm512_load_si512(ORDER[1]), odd);
+}
+
+}  // namespace penstock
+#else
+#include "two_halves.h"
+#endif

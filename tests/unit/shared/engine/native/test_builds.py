@@ -1,0 +1,110 @@
+"""Every build of the kernels that this CPU can run computes the same bits: the others than the first here."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.engine.native.cpu_features import VARIABLE, usable_features
+from shared.engine.native.library import BUILDS, NativeName, library, load, native_name, path_of
+from shared.engine.native.linear import NativeLinear
+from shared.engine.sampling.draw_row import DrawRow
+from shared.engine.sampling.native_sampler import NativeSampler
+from tests.support.native_draws import (
+    ROWS,
+    assert_equal_draws,
+    assert_logprobs_are_those_of_torch,
+    random_logits,
+    random_params,
+)
+from tests.support.random_linear import FORMATS, random_linear
+from tests.support.served_checkpoints import save_served
+from tests.support.served_runs import LONGEST, STORED_AS, ServedRun, assert_golden, served_engine
+from tests.support.served_shapes import SERVED
+
+ROW_COUNTS = (1, 2, 3, 4, 5, 8, 9, 13, 65)
+WIDTHS = (30, 576, 1000, 4097)
+NAMES: dict[str, NativeName] = {"_kernels_avxvnni": "native+avxvnni", "_kernels_avx2": "native+avx2"}
+VOCAB = 512
+SMALLEST = "SmolLM2-135M"
+
+
+def runs_here(build: str) -> bool:
+    return usable_features().issuperset(BUILDS[build]) and path_of(build).is_file()
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def build(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if not runs_here(name):
+        pytest.skip("this build was not made, or this CPU cannot run it")
+    return name
+
+
+@pytest.fixture(scope="module")
+def kernels(build: str) -> ctypes.CDLL:
+    return load(path_of(build))
+
+
+@pytest.fixture(autouse=True)
+def not_remembered() -> Iterator[None]:
+    """Nor by the tests after these, which load what their own environment says."""
+    yield
+    library.cache_clear()
+
+
+@pytest.fixture
+def on_whole_vectors() -> Iterator[ctypes.CDLL]:
+    """The first build, without its matrix unit."""
+    if not runs_here("_kernels"):
+        pytest.skip("there is no first build here to compare with")
+    loaded = load(path_of("_kernels"))
+    had_unit = loaded.penstock_has_matrix_unit()
+    loaded.penstock_use_matrix_unit(False)
+    yield loaded
+    loaded.penstock_use_matrix_unit(had_unit)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_invariant_5_a_product_has_the_bits_that_whole_vectors_make(
+    kernels: ctypes.CDLL, on_whole_vectors: ctypes.CDLL, kind: str
+) -> None:
+    for width in WIDTHS:
+        linear = random_linear(kind, 98, width)
+        packed, expected = (NativeLinear.pack(each, linear) for each in (kernels, on_whole_vectors))
+        for num_rows in ROW_COUNTS:
+            rows = torch.randn(num_rows, width, generator=torch.Generator().manual_seed(num_rows))
+            assert torch.equal(packed(rows), expected(rows)), (width, num_rows)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
+def test_invariant_5_a_model_computes_the_bits_that_were_decided_on(
+    build: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv(VARIABLE, ",".join(BUILDS[build]))
+        library.cache_clear()
+        assert native_name() == NAMES[build]
+        engine = served_engine(
+            save_served(tmp_path, SERVED[SMALLEST].config(vocab=VOCAB)),
+            backend="native",
+            threads=2,
+            **STORED_AS[kind],
+        )
+        run = ServedRun.of(engine, VOCAB)
+        alone = run.streams_as_prompts()
+        assert torch.equal(run.decode(3), alone[:3])
+        assert_golden(f"{SMALLEST}, {kind}", run.prompt(LONGEST))
+
+
+def test_the_same_ids_are_drawn(kernels: ctypes.CDLL) -> None:
+    sampler, source = NativeSampler(kernels), random.Random(1)
+    for shape in ("plain", "peaked", "half ruled out"):
+        rows = [DrawRow(random_params(source), source.choice([0, 7, 10**9])) for _ in range(ROWS)]
+        assert_equal_draws(sampler, random_logits(4099, shape, 3), rows)
+    assert_logprobs_are_those_of_torch(sampler, random_logits(4099, "peaked", 2))
