@@ -253,4 +253,4 @@ def opened() -> Iterator[RunOne]:
         shared.close()
 
 
-TARGET = Target("kv_chunk", make, opened, tries=300)
+TARGET = Target("kv_chunk", make, opened, tries=100)
