@@ -23,7 +23,7 @@ from tests.support.stack import Stack
 from tests.support.wait import until
 
 STREAMS = 4
-REQUEST = request("Once upon a time", max_tokens=300, ignore_eos=True)
+REQUEST = request("Once upon a time", max_tokens=120, ignore_eos=True)
 DRAIN_TIMEOUT_S = 100
 
 

@@ -24,7 +24,7 @@ from tests.support.wait import until
 
 SLOTS = 2
 CONTEXT_TOKENS = 4096
-LONG_TOKENS = 1500
+LONG_TOKENS = 900
 SHORT_TOKENS = 30
 PROMPTS = ([5, 6, 7], [8, 9], [10, 11, 12, 13])
 SECRETS = {tenant: new_api_key() for tenant in ("heavy", "light")}
