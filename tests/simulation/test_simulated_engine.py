@@ -78,6 +78,7 @@ __all__ = [
 ]
 
 VOCAB = 97
+SIMULATED = partial(Engine, make_model=SimulatedModel.maker())
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +90,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes an engine by what tests share gets a simulated one."""
-    monkeypatch.setattr(engine_support, "Engine", partial(Engine, make_model=SimulatedModel.maker()))
+    monkeypatch.setattr(engine_support, "Engine", SIMULATED)
 
 
 @pytest.mark.parametrize("tier", ["none", "memory", "disk"])

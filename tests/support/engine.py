@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +258,25 @@ def generate(
     """One sequence on an otherwise idle engine."""
     admit(engine, "alone", token_ids, params)
     return drive(engine, {"alone": list(token_ids)}, drafter)["alone"]
+
+
+def undisturbed(
+    folder: Path, token_ids: Sequence[int], params: SamplingParams = GREEDY, **fields: Any
+) -> list[int]:
+    """What an engine that has nothing else to do draws, which many tests expect: computed once.
+
+    `folder` holds the same model for as long as tests run, as fixtures of modules and sessions make it.
+    """
+    return [*_undisturbed(Engine, folder, tuple(token_ids), params, **fields)]
+
+
+@lru_cache(maxsize=4096)
+def _undisturbed(
+    kind: Callable[..., Engine],
+    folder: Path,
+    token_ids: tuple[int, ...],
+    params: SamplingParams,
+    **fields: Any,
+) -> tuple[int, ...]:
+    """`kind` is what makes an engine: of a simulated one another answer is expected."""
+    return tuple(generate(make_engine(folder, **fields), token_ids, params))

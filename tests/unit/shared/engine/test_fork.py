@@ -19,6 +19,7 @@ from tests.support.engine import (
     drive,
     generate,
     make_engine,
+    undisturbed,
 )
 
 SAMPLED = SamplingParams(max_tokens=40, ignore_eos=True, seed=3)
@@ -44,7 +45,7 @@ def test_forks_draw_what_sequences_of_their_own_draw(
 ) -> None:
     prompt = [(7 * number + 3) % 97 for number in range(length)]
     params = {"a": SAMPLED, "b": replace(SAMPLED, seed=4), "c": GREEDY, "d": FANCY}
-    expected = {key: generate(make_engine(model_dir), prompt, each) for key, each in params.items()}
+    expected = {key: undisturbed(model_dir, prompt, each) for key, each in params.items()}
     engine = make_engine(model_dir, prefix_cache=prefix_cache)
     known = running(engine, prompt, params["a"], steps)
     for key in "bcd":
@@ -79,7 +80,7 @@ def test_full_blocks_that_are_shared_are_never_written(model_dir: Path) -> None:
 
 def test_a_fork_outlives_what_it_was_made_from(model_dir: Path) -> None:
     engine = make_engine(model_dir)
-    expected = generate(make_engine(model_dir), [5] * 20, SAMPLED)
+    expected = undisturbed(model_dir, [5] * 20, SAMPLED)
     running(engine, [5] * 20, GREEDY)
     engine.fork("a", "b", SAMPLED)
     assert engine.release("a")
@@ -89,7 +90,7 @@ def test_a_fork_outlives_what_it_was_made_from(model_dir: Path) -> None:
 
 def test_a_fork_of_a_fork_is_a_fork(model_dir: Path) -> None:
     engine = make_engine(model_dir)
-    expected = generate(make_engine(model_dir), [5] * 20, SAMPLED)
+    expected = undisturbed(model_dir, [5] * 20, SAMPLED)
     known = running(engine, [5] * 20, GREEDY)
     engine.fork("a", "b", GREEDY)
     engine.fork("b", "c", SAMPLED)  # b has computed nothing of its own yet
@@ -98,7 +99,7 @@ def test_a_fork_of_a_fork_is_a_fork(model_dir: Path) -> None:
 
 def test_forks_of_a_full_pool_preempt_and_still_draw_the_same(model_dir: Path) -> None:
     params = {key: replace(SAMPLED, seed=number) for number, key in enumerate("abcd")}
-    expected = {key: generate(make_engine(model_dir), [5] * 30, each) for key, each in params.items()}
+    expected = {key: undisturbed(model_dir, [5] * 30, each) for key, each in params.items()}
     engine = make_engine(model_dir, kv_blocks=6)
     known = running(engine, [5] * 30, params["a"])
     for key in "bcd":

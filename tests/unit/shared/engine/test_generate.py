@@ -23,6 +23,7 @@ from tests.support.engine import (
     oracle_greedy,
     prompts,
     trained_model,
+    undisturbed,
 )
 
 VOCAB = 97
@@ -85,7 +86,7 @@ def test_chunked_prefill_draws_what_whole_prefill_draws(
     model_dir: Path, params: SamplingParams, chunk: int
 ) -> None:
     prompt = (prompts(1, VOCAB)[0] * 80)[:79]
-    whole = generate(make_engine(model_dir), prompt, params)
+    whole = undisturbed(model_dir, prompt, params)
     chunked = make_engine(model_dir, max_batch_tokens=chunk, max_sequences=1)
     assert generate(chunked, prompt, params) == whole
 
@@ -96,7 +97,7 @@ def test_a_cached_prefix_draws_what_a_cold_one_draws(
     model_dir: Path, params: SamplingParams, length: int
 ) -> None:
     prompt = (prompts(1, VOCAB)[0] * 50)[:length]
-    cold = generate(make_engine(model_dir, prefix_cache=False), prompt, params)
+    cold = undisturbed(model_dir, prompt, params, prefix_cache=False)
     engine = make_engine(model_dir)
     assert generate(engine, prompt, params) == cold
     result = engine.admit("again", prompt, length, params)
@@ -123,7 +124,7 @@ def test_a_recovered_sequence_continues_as_if_undisturbed(
     model_dir: Path, params: SamplingParams, done: int
 ) -> None:
     prompt = prompts(1, VOCAB)[0]
-    whole = generate(make_engine(model_dir), prompt, params)
+    whole = undisturbed(model_dir, prompt, params)
     done = min(done, len(whole) - 1)
     engine = make_engine(model_dir)
     known = prompt + whole[:done]
@@ -208,7 +209,7 @@ def test_logprobs_come_one_per_token(engine: Engine) -> None:
 def test_a_release_between_steps_frees_everything_and_disturbs_nobody(
     engine: Engine, model_dir: Path
 ) -> None:
-    expected = generate(make_engine(model_dir), [8, 9])
+    expected = undisturbed(model_dir, [8, 9])
     admit(engine, "gone", prompts(1, VOCAB)[0], FANCY)
     admit(engine, "stays", [8, 9])
     engine.step()

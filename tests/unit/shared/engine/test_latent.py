@@ -15,7 +15,6 @@ from shared.engine.memory.kv_pool import KvPool
 from tests.support.engine import (
     admit,
     drive,
-    generate,
     logits_by_path,
     make_engine,
     oracle,
@@ -24,6 +23,7 @@ from tests.support.engine import (
     save_random_model,
     save_shape,
     tables_in,
+    undisturbed,
 )
 from tests.support.engine_families import SHAPES
 
@@ -98,7 +98,7 @@ def test_rounded_weights_and_rounded_kv_stay_near(fields: dict[str, str], tmp_pa
 def test_answers_survive_preemption(offloaded: bool, tmp_path: Path) -> None:
     folder = save_shape(tmp_path, SHAPES["deepseek v3"])
     asked = {f"s{index}": ids for index, ids in enumerate(prompts(6, 97, seed=3))}
-    alone = {key: generate(make_engine(folder), ids) for key, ids in asked.items()}
+    alone = {key: undisturbed(folder, ids) for key, ids in asked.items()}
     tight = make_engine(folder, kv_blocks=14, offload_memory_mb=4 if offloaded else 0)
     for key, ids in asked.items():
         admit(tight, key, ids)

@@ -12,7 +12,16 @@ from shared.engine.engine_config import MAX_DRAFT_TOKENS
 from shared.engine.native.library import library
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
-from tests.support.engine import FANCY, GREEDY, admit, drive, generate, make_engine, save_random_model
+from tests.support.engine import (
+    FANCY,
+    GREEDY,
+    admit,
+    drive,
+    generate,
+    make_engine,
+    save_random_model,
+    undisturbed,
+)
 from tests.support.grammar import save_model_with_tokenizer
 
 REPEATED = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12] * 3
@@ -60,7 +69,7 @@ def test_a_text_that_repeats_itself_takes_fewer_steps_and_says_where_its_drafts_
     folder: Path,
 ) -> None:
     params = replace(GREEDY, max_tokens=150)
-    plain = generate(make_engine(folder), REPEATED, params)
+    plain = undisturbed(folder, REPEATED, params)
     again = [*REPEATED, *plain[:100]]
     outputs = run(looking(folder), again, params)
     looked_up = [output for output in outputs if output.looked_up]
@@ -139,7 +148,7 @@ def test_a_revised_sequence_is_looked_up_in_its_new_text(folder: Path) -> None:
 def test_preemption_and_blocks_running_out_change_nothing(folder: Path) -> None:
     short = replace(GREEDY, max_tokens=30)
     prompts = {key: [*REPEATED[: 10 + number], number] for number, key in enumerate("abc")}
-    plain = {key: generate(make_engine(folder), prompt, short) for key, prompt in prompts.items()}
+    plain = {key: undisturbed(folder, prompt, short) for key, prompt in prompts.items()}
     engine = looking(folder, kv_blocks=8)
     for key, prompt in prompts.items():
         admit(engine, key, prompt, short)

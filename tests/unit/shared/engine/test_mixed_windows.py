@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.support.engine import (
     oracle,
     oracle_greedy,
     save_random_model,
+    undisturbed,
 )
 from tests.support.engine_runs import call_in_any_order, drive_counted, drive_in_turn, prompt_of
 from tests.support.poison import run_poisoned
@@ -35,6 +37,9 @@ VOCAB = 97
 WINDOW = KvWindow(24)
 STEP_ROWS = 32
 LONG = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True, logprobs=2)
+FIRST = replace(LONG, max_tokens=1)
+ALONE: dict[str, Any] = {"kv_blocks": 80, "max_batch_tokens": STEP_ROWS}
+"""The engine of a sequence that is not disturbed."""
 GEMMA: dict[str, Any] = {"head_dim": 10, "query_pre_attn_scalar": 24, "sliding_window": WINDOW.tokens}
 SHAPES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], KvGroups]] = {
     "gemma2": (Gemma2Config, {**GEMMA, "num_hidden_layers": 4}, KvGroups(1, 1, WINDOW.tokens)),
@@ -78,7 +83,7 @@ def folder(shape: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def engine_of(folder: Path, *, kv_blocks: int = 80, **fields: Any) -> Engine:
     """`kv_blocks` of each group, so much memory as they take; any block may be of any group."""
-    return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=STEP_ROWS, **fields)
+    return make_engine(folder, **{**ALONE, "kv_blocks": kv_blocks, **fields})
 
 
 def room_for(groups: KvGroups, num_tokens: int) -> int:
@@ -145,14 +150,14 @@ def test_the_longest_promised_prompt_comes_to_its_end_in_a_pool_of_its_own(folde
     assert len(prompt) > 28 * 16
     engine.admit("s", prompt, len(prompt), LONG, stop_after=1, on_layer=lambda *_: None)
     drawn = drive(engine, {"s": list(prompt)})["s"]
-    assert drawn == generate(engine_of(folder), prompt, LONG)[:1]
+    assert drawn == undisturbed(folder, prompt, FIRST, **ALONE)
 
 
 def test_a_prefix_is_found_where_its_windows_end_is_there_though_blocks_before_are_gone(
     folder: Path, groups: KvGroups
 ) -> None:
     prompt = prompt_of(300)
-    expected = generate(engine_of(folder, prefix_cache=False), prompt)
+    expected = undisturbed(folder, prompt, **ALONE, prefix_cache=False)
     engine = engine_of(folder, kv_blocks=room_for(groups, 400))
     assert generate(engine, prompt) == expected
     names = BlockHasher().block_hashes(prompt, BlockHasher().seed(engine.layout.fingerprint()))
@@ -191,7 +196,7 @@ def test_preempted_sequences_draw_what_undisturbed_ones_draw(
     folder: Path, groups: KvGroups, offload: int
 ) -> None:
     many = {str(length): prompt_of(length, length) for length in (40, 100, 180)}
-    expected = {key: generate(engine_of(folder), prompt, LONG) for key, prompt in many.items()}
+    expected = {key: undisturbed(folder, prompt, LONG, **ALONE) for key, prompt in many.items()}
     blocks = room_for(groups, 300) + 4
     engine = engine_of(folder, kv_blocks=blocks, offload_memory_mb=offload, max_sequences=4)
     drawn, preempted = drive_in_turn(engine, many, LONG)
@@ -206,7 +211,7 @@ def test_preempted_sequences_draw_what_undisturbed_ones_draw(
 def test_a_fork_shares_every_table(folder: Path) -> None:
     prompt = prompt_of(150)
     other = SamplingParams(temperature=1.0, seed=5, max_tokens=60, ignore_eos=True)
-    expected = generate(engine_of(folder), prompt, other)
+    expected = undisturbed(folder, prompt, other, **ALONE)
     engine = engine_of(folder)
     admit(engine, "s", prompt, LONG)
     known = {"s": list(prompt)}
@@ -244,7 +249,7 @@ def test_a_sequence_moves_to_another_engine_without_what_is_behind_its_windows(
     folder: Path, groups: KvGroups, length: int, prefix_cache: bool
 ) -> None:
     prompt = prompt_of(length)
-    expected = generate(engine_of(folder), prompt, LONG)
+    expected = undisturbed(folder, prompt, LONG, **ALONE)
     source, target = (engine_of(folder, prefix_cache=prefix_cache) for _ in range(2))
     names = hashes_of(prompt)
     reserved = target.reserve("s", length, names)
@@ -272,7 +277,7 @@ def test_a_sequence_moves_to_another_engine_without_what_is_behind_its_windows(
 def test_a_sequence_that_runs_while_its_kv_is_lent_leaves_what_is_behind_its_windows(folder: Path) -> None:
     length = 150
     prompt = prompt_of(length)
-    expected = generate(engine_of(folder), prompt, LONG)
+    expected = undisturbed(folder, prompt, LONG, **ALONE)
     source, target = engine_of(folder), engine_of(folder)
     known = {"s": list(prompt)}
     source.admit("s", prompt, length, LONG, hashes_of(prompt))
@@ -299,7 +304,7 @@ def test_a_sequence_that_runs_while_its_kv_is_lent_leaves_what_is_behind_its_win
 def test_a_cold_prefix_of_promised_prompts_is_computed_once(folder: Path) -> None:
     shared = prompt_of(240)
     many = {str(number): [*shared, *prompt_of(80 - 30 * number, number)] for number in range(2)}
-    expected = {key: generate(engine_of(folder), prompt, LONG)[:1] for key, prompt in many.items()}
+    expected = {key: undisturbed(folder, prompt, FIRST, **ALONE) for key, prompt in many.items()}
     engine = engine_of(folder)
     for key, prompt in many.items():
         engine.admit(key, prompt, len(prompt), LONG, stop_after=1, on_layer=lambda *_: None)

@@ -16,6 +16,7 @@ from tests.support.engine import (
     generate,
     make_engine,
     prompts,
+    undisturbed,
 )
 
 VOCAB = 97
@@ -57,7 +58,7 @@ def random_drafter(seed: int, vocab: int = VOCAB) -> Drafter:
 def test_drafts_never_change_what_is_drawn(model_dir: Path, name: str) -> None:
     params = PARAMS[name]
     for prompt in prompts(3, VOCAB):
-        plain = generate(make_engine(model_dir), prompt, params)
+        plain = undisturbed(model_dir, prompt, params)
         answer = prompt + plain
         drafters = [good(answer, 1), good(answer, 5), good(answer, 30), random_drafter(1)]
         drafters += [wrong_at(answer, place) for place in (0, 2, 5)]
@@ -73,7 +74,7 @@ def test_logprobs_and_cache_names_are_the_same_with_drafts(model_dir: Path, name
         engine = make_engine(model_dir)
         outputs: list[TokenOutput] = []
         admit(engine, "a", prompt, params)
-        answer = prompt + generate(make_engine(model_dir), prompt, params)
+        answer = prompt + undisturbed(model_dir, prompt, params)
         drive(engine, {"a": list(prompt)}, good(answer, 4) if draft else None, outputs)
         logprobs = [each for output in outputs for each in output.logprobs]
         kept.append(
@@ -88,7 +89,7 @@ def test_logprobs_and_cache_names_are_the_same_with_drafts(model_dir: Path, name
 def test_drafts_in_a_mixed_batch_change_nobodys_tokens(model_dir: Path) -> None:
     many, params = prompts(6, VOCAB), list(PARAMS.values())
     engine = make_engine(model_dir, max_batch_tokens=24, max_sequences=8)
-    plain = {str(i): generate(make_engine(model_dir), p, params[i % 5]) for i, p in enumerate(many)}
+    plain = {str(i): undisturbed(model_dir, p, params[i % 5]) for i, p in enumerate(many)}
     answers = {str(i): p + plain[str(i)] for i, p in enumerate(many)}
     for index, prompt in enumerate(many):
         admit(engine, str(index), prompt, params[index % 5])
@@ -101,7 +102,7 @@ def test_drafts_in_a_mixed_batch_change_nobodys_tokens(model_dir: Path) -> None:
 
 def test_right_drafts_are_accepted_and_counted(model_dir: Path) -> None:
     prompt = [3, 4, 5]
-    answer = prompt + generate(make_engine(model_dir), prompt)
+    answer = prompt + undisturbed(model_dir, prompt)
     engine = make_engine(model_dir)
     admit(engine, "a", prompt)
     engine.step()
@@ -113,7 +114,7 @@ def test_right_drafts_are_accepted_and_counted(model_dir: Path) -> None:
 
 def test_drafts_after_a_wrong_one_are_not_accepted(model_dir: Path) -> None:
     prompt = [3, 4, 5]
-    answer = prompt + generate(make_engine(model_dir), prompt)
+    answer = prompt + undisturbed(model_dir, prompt)
     engine = make_engine(model_dir)
     admit(engine, "a", prompt)
     engine.step()
@@ -125,7 +126,7 @@ def test_drafts_after_a_wrong_one_are_not_accepted(model_dir: Path) -> None:
 
 def test_a_stop_id_among_the_drafts_ends_the_sequence_there(model_dir: Path) -> None:
     prompt = [3, 4, 5]
-    plain = generate(make_engine(model_dir), prompt)
+    plain = undisturbed(model_dir, prompt)
     params = replace(GREEDY, stop_token_ids=(plain[6],))
     engine = make_engine(model_dir)
     assert generate(engine, prompt, params, good(prompt + plain, 20)) == plain[: plain.index(plain[6]) + 1]
@@ -134,11 +135,11 @@ def test_a_stop_id_among_the_drafts_ends_the_sequence_there(model_dir: Path) -> 
 
 def test_drafts_never_run_past_max_tokens(model_dir: Path) -> None:
     params = replace(GREEDY, max_tokens=5)
-    plain = generate(make_engine(model_dir), [3], params)
+    plain = undisturbed(model_dir, [3], params)
     outputs: list[TokenOutput] = []
     engine = make_engine(model_dir)
     admit(engine, "a", [3], params)
-    answer = [3, *generate(make_engine(model_dir), [3])]
+    answer = [3, *undisturbed(model_dir, [3])]
     assert drive(engine, {"a": [3]}, good(answer, 30), outputs)["a"] == plain
     assert outputs[-1].proposed_drafts == 3  # one token of five was drawn before, one is the step's own
 
@@ -167,7 +168,7 @@ def test_drafts_are_used_once_and_not_kept_for_a_later_step(model_dir: Path) -> 
 
 def test_drafts_take_no_blocks_from_running_sequences(model_dir: Path) -> None:
     engine = make_engine(model_dir, kv_blocks=3)
-    plain = {key: generate(make_engine(model_dir), [number] * 15) for number, key in enumerate("ab")}
+    plain = {key: undisturbed(model_dir, [number] * 15) for number, key in enumerate("ab")}
     known = {key: [number] * 15 for number, key in enumerate("ab")}
     short = replace(GREEDY, max_tokens=9)
     for key, prompt in known.items():

@@ -18,6 +18,7 @@ from tests.support.engine import (
     generate,
     make_engine,
     prompts,
+    undisturbed,
 )
 
 VOCAB = 97
@@ -45,7 +46,7 @@ def test_a_sequence_moved_to_another_engine_goes_on_undisturbed(
     model_dir: Path, params: SamplingParams, length: int
 ) -> None:
     prompt = (prompts(1, VOCAB)[0] * 63)[:length]
-    undisturbed = generate(make_engine(model_dir), prompt, params)
+    alone = undisturbed(model_dir, prompt, params)
     source, target = make_engine(model_dir), make_engine(model_dir)
     blocks, tokens = prefill(source, prompt, params)
     reservation = target.reserve("d", length, hashes_of(prompt))
@@ -55,20 +56,20 @@ def test_a_sequence_moved_to_another_engine_goes_on_undisturbed(
     assert source.release("p")
     assert source.held() == {}
     target.attach("d", tokens, length, params)
-    assert tokens[length:] + drive(target, {"d": list(tokens)})["d"] == undisturbed
+    assert tokens[length:] + drive(target, {"d": list(tokens)})["d"] == alone
     assert target.held() == {}
 
 
 @pytest.mark.parametrize("length", [1, 16, 40])
 def test_int8_blocks_moved_to_another_engine_give_the_same_tokens(model_dir: Path, length: int) -> None:
     prompt = list(range(length))
-    undisturbed = generate(make_engine(model_dir, kv_dtype="int8"), prompt)
+    alone = undisturbed(model_dir, prompt, kv_dtype="int8")
     source, target = make_engine(model_dir, kv_dtype="int8"), make_engine(model_dir, kv_dtype="int8")
     blocks, tokens = prefill(source, prompt, GREEDY)
     reservation = target.reserve("d", length, hashes_of(prompt))
     copy_kv(source, blocks, target, reservation.tables[0])
     target.attach("d", tokens, length, GREEDY)
-    assert tokens[length:] + drive(target, {"d": list(tokens)})["d"] == undisturbed
+    assert tokens[length:] + drive(target, {"d": list(tokens)})["d"] == alone
 
 
 def test_engines_with_another_kv_dtype_have_another_fingerprint(model_dir: Path) -> None:
@@ -93,7 +94,7 @@ def test_blocks_that_arrived_enter_the_prefix_cache_when_attached(model_dir: Pat
     target.attach("b", tokens, 40, GREEDY)
     target.release("early")
     drawn = drive(target, {"a": list(tokens), "b": list(tokens)})
-    assert drawn["a"] == drawn["b"] == generate(make_engine(model_dir), prompt)[1:]
+    assert drawn["a"] == drawn["b"] == undisturbed(model_dir, prompt)[1:]
 
 
 def test_a_held_prefill_keeps_its_blocks_until_released(model_dir: Path) -> None:

@@ -30,6 +30,7 @@ from tests.support.engine import (
     oracle_greedy,
     prompts,
     save_random_model,
+    undisturbed,
 )
 from tests.support.engine_runs import call_in_any_order, drive_counted, drive_in_turn, prompt_of
 from tests.support.poison import run_poisoned
@@ -38,6 +39,9 @@ VOCAB = 97
 WINDOW = KvWindow(24)
 LONG = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True, logprobs=2)
 STEP_ROWS = 32
+FIRST = replace(LONG, max_tokens=1)
+ALONE: dict[str, Any] = {"kv_blocks": 160, "max_batch_tokens": STEP_ROWS}
+"""The engine of a sequence that is not disturbed."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def windowed_engine(folder: Path, *, kv_blocks: int = 160, **fields: Any) -> Engine:
-    return make_engine(folder, kv_blocks=kv_blocks, max_batch_tokens=STEP_ROWS, **fields)
+    return make_engine(folder, **{**ALONE, "kv_blocks": kv_blocks, **fields})
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -96,7 +100,7 @@ def test_a_sequence_never_holds_more_than_its_window_and_a_step(folder: Path) ->
 
 def test_a_prefix_is_found_again_after_its_first_blocks_are_gone(folder: Path) -> None:
     prompt = prompt_of(300)
-    expected = generate(windowed_engine(folder, prefix_cache=False), prompt)
+    expected = undisturbed(folder, prompt, **ALONE, prefix_cache=False)
     engine = windowed_engine(folder, kv_blocks=18)
     assert generate(engine, prompt) == expected
     names = engine.blocks.cached_hashes()
@@ -121,7 +125,7 @@ def test_a_prefix_without_the_window_at_its_end_is_computed_again(folder: Path) 
 @pytest.mark.parametrize("offload", [0, 1])
 def test_preempted_sequences_with_windows_draw_what_undisturbed_ones_draw(folder: Path, offload: int) -> None:
     many = {str(length): prompt_of(length, length) for length in (40, 100, 180, 250)}
-    expected = {key: generate(windowed_engine(folder), prompt, LONG) for key, prompt in many.items()}
+    expected = {key: undisturbed(folder, prompt, LONG, **ALONE) for key, prompt in many.items()}
     engine = windowed_engine(folder, kv_blocks=18, offload_memory_mb=offload, max_sequences=4)
     drawn, preempted = drive_in_turn(engine, many, LONG)
     assert preempted
@@ -134,7 +138,7 @@ def test_preempted_sequences_with_windows_draw_what_undisturbed_ones_draw(folder
 
 def test_drafts_change_nothing_where_the_window_passes_blocks(folder: Path) -> None:
     prompt = prompt_of(130)
-    expected = generate(windowed_engine(folder), prompt, LONG)
+    expected = undisturbed(folder, prompt, LONG, **ALONE)
     answer = [*prompt, *expected]
 
     def drafter(_: str, tokens: list[int]) -> list[int]:
@@ -148,7 +152,7 @@ def test_drafts_change_nothing_where_the_window_passes_blocks(folder: Path) -> N
 def test_a_fork_needs_the_window_at_the_prompt_s_end(folder: Path) -> None:
     prompt = prompt_of(150)
     other = SamplingParams(temperature=1.0, seed=5, max_tokens=60, ignore_eos=True)
-    expected = generate(windowed_engine(folder), prompt, other)
+    expected = undisturbed(folder, prompt, other, **ALONE)
     engine = windowed_engine(folder)
     admit(engine, "s", prompt, LONG)
     known = {"s": list(prompt)}
@@ -244,7 +248,7 @@ def test_a_sequence_moves_to_another_engine_with_its_window_alone(
     folder: Path, length: int, prefix_cache: bool
 ) -> None:
     prompt = prompt_of(length)
-    expected = generate(windowed_engine(folder), prompt, LONG)
+    expected = undisturbed(folder, prompt, LONG, **ALONE)
     source, target = (windowed_engine(folder, kv_blocks=18, prefix_cache=prefix_cache) for _ in range(2))
     move = Move(source, target, prompt)
     first = WINDOW.first_block(length)
@@ -280,7 +284,7 @@ def test_prompts_of_one_prefix_whose_kv_is_promised_never_run_out_of_blocks(fold
     """Each holds from the start what it needs to come to its end, whatever the others hold on to."""
     shared = prompt_of(400)
     many = {str(number): [*shared, *prompt_of(160, number)] for number in range(3)}
-    expected = {key: generate(windowed_engine(folder), prompt, LONG)[:1] for key, prompt in many.items()}
+    expected = {key: undisturbed(folder, prompt, FIRST, **ALONE) for key, prompt in many.items()}
     engine = windowed_engine(folder, kv_blocks=3 * (WINDOW.most_blocks(STEP_ROWS) + WINDOW.most_blocks(0)))
     for key, prompt in many.items():
         engine.admit(key, prompt, len(prompt), LONG, stop_after=1, on_layer=lambda *_: None)
@@ -294,7 +298,7 @@ def test_prompts_of_one_prefix_whose_kv_is_promised_never_run_out_of_blocks(fold
 
 def test_a_cached_prefix_never_keeps_a_promised_prompt_out_of_a_pool_that_fits_it(folder: Path) -> None:
     prompt = prompt_of(760)
-    expected = generate(windowed_engine(folder), prompt, LONG)[:1]
+    expected = undisturbed(folder, prompt, FIRST, **ALONE)
     engine = windowed_engine(folder, kv_blocks=WINDOW.most_blocks(STEP_ROWS) + WINDOW.most_blocks(0))
     for length in (560, 760):
         known = {"s": prompt[:length]}
@@ -309,7 +313,7 @@ def test_a_cold_prefix_of_long_prompts_is_computed_once(folder: Path, promised: 
     """The shortest and the first take turns, so that each comes to blocks that the other still holds."""
     shared = prompt_of(480)
     many = {str(number): [*shared, *prompt_of(200 - 60 * number, number)] for number in range(3)}
-    expected = {key: generate(windowed_engine(folder), prompt, LONG)[:1] for key, prompt in many.items()}
+    expected = {key: undisturbed(folder, prompt, FIRST, **ALONE) for key, prompt in many.items()}
     engine = windowed_engine(folder)
     promise: dict[str, Any] = {"on_layer": lambda *_: None} if promised else {}
     for key, prompt in many.items():

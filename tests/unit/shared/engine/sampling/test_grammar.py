@@ -18,7 +18,7 @@ from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
 from tests.support.clock import FakeClock
-from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine
+from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine, undisturbed
 from tests.support.grammar import EOS, VOCAB, id_of
 
 SCHEMA = json.dumps(
@@ -176,7 +176,7 @@ def wrong_at(answer: list[int], place: int) -> Drafter:
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_drafts_never_change_what_is_drawn(llm_dir: Path, name: str, setting: str) -> None:
     params = under(SETTINGS[setting], name)
-    plain = generate(make_engine(llm_dir), PROMPT, params)
+    plain = undisturbed(llm_dir, PROMPT, params)
     answer = PROMPT + plain
     past_the_end = [*answer, EOS, 50, 51, 52]
     drafters = [
@@ -193,7 +193,7 @@ def test_drafts_never_change_what_is_drawn(llm_dir: Path, name: str, setting: st
 
 def test_right_drafts_are_accepted_under_a_grammar(llm_dir: Path) -> None:
     params = under(replace(FREE, temperature=0.0), "json_schema")
-    answer = PROMPT + generate(make_engine(llm_dir), PROMPT, params)
+    answer = PROMPT + undisturbed(llm_dir, PROMPT, params)
     engine = make_engine(llm_dir)
     admit(engine, "a", PROMPT, params)
     engine.step()
@@ -221,7 +221,7 @@ def test_drafting_leaves_the_state_where_it_was(grammars: Grammars, tokenizer: T
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_a_recovered_sequence_continues_as_if_undisturbed(llm_dir: Path, name: str, setting: str) -> None:
     params = under(SETTINGS[setting], name)
-    whole = generate(make_engine(llm_dir), PROMPT, params)
+    whole = undisturbed(llm_dir, PROMPT, params)
     for done in range(1, len(whole), 3):
         engine, known = make_engine(llm_dir), PROMPT + whole[:done]
         engine.admit("b", known, len(PROMPT), params)
@@ -231,7 +231,7 @@ def test_a_recovered_sequence_continues_as_if_undisturbed(llm_dir: Path, name: s
 def test_preempted_sequences_draw_what_undisturbed_ones_draw(llm_dir: Path) -> None:
     params = replace(under(FREE, "json_schema"), max_tokens=40)
     many = {str(index): [40 + index] * 12 for index in range(4)}
-    expected = {key: generate(make_engine(llm_dir), prompt, params) for key, prompt in many.items()}
+    expected = {key: undisturbed(llm_dir, prompt, params) for key, prompt in many.items()}
     engine = make_engine(llm_dir, kv_blocks=6)
     for key, prompt in many.items():
         admit(engine, key, prompt, params)
@@ -244,7 +244,7 @@ def test_sequences_beside_it_draw_what_they_draw_alone(llm_dir: Path) -> None:
         "b": replace(GREEDY, max_tokens=20),
         "c": under(FREE, "regex"),
     }
-    expected = {key: generate(make_engine(llm_dir), PROMPT, params) for key, params in options.items()}
+    expected = {key: undisturbed(llm_dir, PROMPT, params) for key, params in options.items()}
     engine = make_engine(llm_dir)
     for key, params in options.items():
         admit(engine, key, PROMPT, params)

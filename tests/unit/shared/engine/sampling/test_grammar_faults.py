@@ -19,7 +19,16 @@ from shared.engine.sampling.grammar_source import MAX_GBNF_CHARS
 from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest, Overloaded
 from shared.sampling.parameters import MAX_GRAMMAR_BYTES, Grammar
-from tests.support.engine import GREEDY, Drafter, admit, drive, generate, make_engine, save_random_model
+from tests.support.engine import (
+    GREEDY,
+    Drafter,
+    admit,
+    drive,
+    generate,
+    make_engine,
+    save_random_model,
+    undisturbed,
+)
 from tests.support.grammar import EOS, VOCAB, id_of
 from tests.support.smollm2 import smollm2_file
 
@@ -43,7 +52,7 @@ def test_a_grammar_of_which_the_other_options_leave_nothing_ends_in_an_error(llm
     outputs: list[TokenOutput] = []
     drawn = drive(engine, {"beside": list(PROMPT), "stuck": list(PROMPT)}, outputs=outputs)
     assert drawn == {
-        "beside": generate(make_engine(llm_dir), PROMPT, replace(GREEDY, max_tokens=5)),
+        "beside": undisturbed(llm_dir, PROMPT, replace(GREEDY, max_tokens=5)),
         "stuck": [],
     }
     assert [each.finish_reason for each in outputs if each.key == "stuck"] == ["error"]
@@ -101,7 +110,7 @@ def test_drafts_and_recovery_meet_a_full_lexer_unharmed(
         FREE, temperature=5.0, grammar=Grammar("regex", MANY_STATES), max_tokens=30, ignore_eos=True
     )
     prompts = [[40 + index] * 5 for index in range(12)]
-    expected = [generate(make_engine(llm_dir), prompt, params) for prompt in prompts]
+    expected = [undisturbed(llm_dir, prompt, params) for prompt in prompts]
     monkeypatch.setattr(grammar_module, "MAX_LEXER_STATES", 100)
     owned: list[Matchers] = []
     own = Matchers.own

@@ -17,6 +17,7 @@ from tests.support.engine import (
     generate,
     make_engine,
     prompts,
+    undisturbed,
 )
 
 VOCAB = 97
@@ -57,7 +58,7 @@ def test_bad_words_bind_where_they_would_have_come(model_dir: Path) -> None:
 def test_a_bad_word_may_begin_in_the_prompt(model_dir: Path) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=3)
     prompt = [3, 4, 5]
-    plain = generate(make_engine(model_dir), prompt, params)
+    plain = undisturbed(model_dir, prompt, params)
     assert generate(make_engine(model_dir), prompt, replace(params, bad_words=((5, plain[0]),))) == plain
 
 
@@ -68,7 +69,7 @@ def good(answer: list[int], length: int) -> Drafter:
 @pytest.mark.parametrize("name", WORDS)
 def test_drafts_never_change_what_is_drawn(model_dir: Path, name: str) -> None:
     prompt, params = prompts(1, VOCAB)[0], WORDS[name]
-    plain = generate(make_engine(model_dir), prompt, params)
+    plain = undisturbed(model_dir, prompt, params)
     answer = prompt + plain
     wrong = [(token + (place % 5 == 4)) % VOCAB for place, token in enumerate(answer)]
     for drafter in (good(answer, 1), good(answer, 9), good(wrong, 9), lambda *_: [4, 5, 6, 6]):
@@ -78,7 +79,7 @@ def test_drafts_never_change_what_is_drawn(model_dir: Path, name: str) -> None:
 @pytest.mark.parametrize("name", WORDS)
 def test_a_recovered_sequence_continues_as_if_undisturbed(model_dir: Path, name: str) -> None:
     prompt, params = prompts(1, VOCAB)[0], WORDS[name]
-    whole = generate(make_engine(model_dir), prompt, params)
+    whole = undisturbed(model_dir, prompt, params)
     for done in range(1, min(len(whole), 20), 3):
         engine, known = make_engine(model_dir), prompt + whole[:done]
         engine.admit("b", known, len(prompt), params)
@@ -87,7 +88,7 @@ def test_a_recovered_sequence_continues_as_if_undisturbed(model_dir: Path, name:
 
 def test_a_sequence_of_which_nothing_is_left_ends_in_an_error_and_disturbs_nobody(model_dir: Path) -> None:
     stuck = SamplingParams(max_tokens=9, allowed_ids=(5,), bad_words=((5, 5, 5),), logprobs=0)
-    expected = generate(make_engine(model_dir), [8, 9])
+    expected = undisturbed(model_dir, [8, 9])
     engine = make_engine(model_dir)
     admit(engine, "stuck", [8, 9], stuck)
     admit(engine, "beside", [8, 9])

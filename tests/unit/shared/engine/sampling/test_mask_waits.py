@@ -17,7 +17,7 @@ from shared.engine.sampling.id_bits import IdBits
 from shared.engine.sampling.mask_threads import MaskThreads
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
-from tests.support.engine import GREEDY, admit, drive, generate, make_engine
+from tests.support.engine import GREEDY, admit, drive, generate, make_engine, undisturbed
 from tests.support.held_masks import held_masks
 
 PROMPT = [40, 41, 42]
@@ -41,8 +41,8 @@ def steps_until(engine: Engine, key: str, drawn: dict[str, list[int]]) -> None:
 
 @pytest.mark.parametrize("drafting", [False, True])
 def test_others_draw_on_while_a_mask_is_computed(llm_dir: Path, drafting: bool) -> None:
-    slow = generate(make_engine(llm_dir), PROMPT, UNDER)
-    beside = generate(make_engine(llm_dir), OTHER, BESIDE)
+    slow = undisturbed(llm_dir, PROMPT, UNDER)
+    beside = undisturbed(llm_dir, OTHER, BESIDE)
     engine = make_engine(llm_dir)
     with held_masks(SLOW) as held:
         admit(engine, "slow", PROMPT, UNDER)
@@ -62,7 +62,7 @@ def test_others_draw_on_while_a_mask_is_computed(llm_dir: Path, drafting: bool) 
 
 
 def test_a_step_with_nothing_else_to_do_waits_and_the_draw_follows_at_once(llm_dir: Path) -> None:
-    slow = generate(make_engine(llm_dir), PROMPT, UNDER)
+    slow = undisturbed(llm_dir, PROMPT, UNDER)
     engine = make_engine(llm_dir)
     with held_masks(SLOW) as held:
         held.hold()
@@ -94,7 +94,7 @@ def test_a_first_token_that_waits_for_its_mask_is_the_same_and_the_prompt_is_com
 
 
 def test_a_sequence_that_is_released_while_its_mask_is_computed_leaves_nothing(llm_dir: Path) -> None:
-    slow = generate(make_engine(llm_dir), PROMPT, UNDER)
+    slow = undisturbed(llm_dir, PROMPT, UNDER)
     engine = make_engine(llm_dir)
     with held_masks(SLOW) as held:
         held.hold()
@@ -110,8 +110,8 @@ def test_a_sequence_that_is_preempted_while_its_mask_is_computed_draws_the_same(
     params = replace(UNDER, grammar=LONG)
     long = [60] * 20
     expected = {
-        "beside": generate(make_engine(llm_dir), long, BESIDE),
-        "slow": generate(make_engine(llm_dir), PROMPT, params),
+        "beside": undisturbed(llm_dir, long, BESIDE),
+        "slow": undisturbed(llm_dir, PROMPT, params),
     }
     engine = make_engine(llm_dir, kv_blocks=3)
     drawn: dict[str, list[int]] = {}
@@ -135,8 +135,8 @@ def test_a_sequence_that_is_preempted_while_its_mask_is_computed_draws_the_same(
 
 def test_a_fork_of_a_sequence_that_waits_draws_for_itself(llm_dir: Path) -> None:
     forked = replace(GREEDY, max_tokens=6)
-    slow = generate(make_engine(llm_dir), PROMPT, UNDER)
-    plain = generate(make_engine(llm_dir), PROMPT, forked)
+    slow = undisturbed(llm_dir, PROMPT, UNDER)
+    plain = undisturbed(llm_dir, PROMPT, forked)
     engine = make_engine(llm_dir)
     with held_masks(SLOW) as held:
         admit(engine, "slow", PROMPT, UNDER)
@@ -154,7 +154,7 @@ def test_a_mask_over_its_budget_ends_its_sequence_by_name_and_nobody_else(
     llm_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grammar_row, "MAX_MASK_S", 0.02)
-    beside = generate(make_engine(llm_dir), OTHER, BESIDE)
+    beside = undisturbed(llm_dir, OTHER, BESIDE)
     engine = make_engine(llm_dir)
     outputs: list[TokenOutput] = []
     with held_masks(SLOW, burning=True) as held:
@@ -208,7 +208,7 @@ def held_elsewhere(lock: threading.RLock) -> Iterator[None]:
 
 def test_a_grammar_that_another_thread_moves_in_holds_up_its_own_sequences_alone(llm_dir: Path) -> None:
     """The library would wait for that thread with Python's lock in its hand: all of the process with it."""
-    slow = generate(make_engine(llm_dir), PROMPT, UNDER)
+    slow = undisturbed(llm_dir, PROMPT, UNDER)
     engine = make_engine(llm_dir)
     admit(engine, "slow", PROMPT, UNDER)
     drawn: dict[str, list[int]] = {"slow": list(engine.step().outputs[0].token_ids)}
@@ -228,7 +228,7 @@ def test_a_draft_that_makes_a_grammar_too_complex_changes_nothing_unless_it_is_r
     grammar = Grammar("json_schema", f'{{"anyOf":[{{"type":"string","maxLength":9}},{options}]}}')
     brace, quote = 3 + ord("{") - 32, 3 + ord('"') - 32
     params = replace(UNDER, grammar=grammar, temperature=0.0, logit_bias=((quote, 50.0), (brace, -50.0)))
-    expected = generate(make_engine(llm_dir), PROMPT, params)
+    expected = undisturbed(llm_dir, PROMPT, params)
     assert generate(make_engine(llm_dir), PROMPT, params, lambda *_: [brace, quote]) == expected
     wanted = replace(params, logit_bias=((brace, 50.0),))
     engine = make_engine(llm_dir)
@@ -247,7 +247,7 @@ def test_a_batch_whose_masks_are_all_late_draws_what_each_draws_alone(
         f"{number}": replace(UNDER, seed=number, grammar=grammar, max_tokens=20)
         for number, grammar in enumerate([SLOW, SLOW, LONG, Grammar("json_object"), None])
     }
-    expected = {key: generate(make_engine(llm_dir), PROMPT, params) for key, params in options.items()}
+    expected = {key: undisturbed(llm_dir, PROMPT, params) for key, params in options.items()}
     monkeypatch.setattr(MaskThreads, "wait", lambda *_: None)  # no step finds a mask that was begun with it
     engine = make_engine(llm_dir, kv_blocks=7)
     for key, params in options.items():

@@ -19,9 +19,9 @@ from tests.support.engine import (
     GREEDY,
     admit,
     drive,
-    generate,
     make_engine,
     prompts,
+    undisturbed,
 )
 
 VOCAB = 97
@@ -55,7 +55,7 @@ def test_preempted_sequences_draw_what_undisturbed_ones_draw(
     model_dir: Path, params: SamplingParams, prefix_cache: bool, tier: str, tmp_path: Path
 ) -> None:
     many = prompts(4, VOCAB, longest=20)
-    expected = {str(i): generate(make_engine(model_dir), p, params) for i, p in enumerate(many)}
+    expected = {str(i): undisturbed(model_dir, p, params) for i, p in enumerate(many)}
     engine = make_engine(model_dir, kv_blocks=8, prefix_cache=prefix_cache, **offload_fields(tier, tmp_path))
     known = {str(i): list(p) for i, p in enumerate(many)}
     for key, prompt in known.items():
@@ -117,7 +117,7 @@ def disk_of(engine: Engine) -> DiskTier:
 def test_steps_go_on_while_kv_is_read_from_disk(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = generate(make_engine(model_dir), [2] * 14)
+    expected = undisturbed(model_dir, [2] * 14)
     engine = make_engine(model_dir, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
     known = three_on_three_blocks(engine)
     disk_of(engine)._entries["c"].writing.result(timeout=60)
@@ -145,7 +145,7 @@ def test_steps_go_on_while_kv_is_read_from_disk(
 
 
 def test_kv_that_the_disk_lost_is_computed_again(model_dir: Path, tmp_path: Path) -> None:
-    expected = generate(make_engine(model_dir), [2] * 14)
+    expected = undisturbed(model_dir, [2] * 14)
     engine = make_engine(model_dir, kv_blocks=4, prefix_cache=False, **offload_fields("disk", tmp_path))
     known = three_on_three_blocks(engine)
     os.ftruncate(disk_of(engine)._entries["c"].writing.result(timeout=60).file.fileno(), 10)
@@ -233,7 +233,7 @@ def test_kv_promised_to_others_is_never_taken(model_dir: Path) -> None:
     engine.reserve("reserved", 10, [])
     engine.step()
     admit(engine, "live", [2] * 10)
-    expected = generate(make_engine(model_dir), [2] * 10)
+    expected = undisturbed(model_dir, [2] * 10)
     known = {"live": [2] * 10, "held": [], "reserved": []}
     assert run_until_preempted(engine, known) == ("live",)
     assert engine.held() == {"held": 2, "reserved": 1, "live": 0}
@@ -335,7 +335,7 @@ def held_by(engine: Engine, known: dict[str, list[int]], shares: dict[str, Tenan
 
 def test_the_tenant_that_has_had_most_gives_way_to_the_other_whatever_its_class(model_dir: Path) -> None:
     known = {key: [number] * 14 for number, key in enumerate("abc")}
-    expected = {key: generate(make_engine(model_dir), prompt) for key, prompt in known.items()}
+    expected = {key: undisturbed(model_dir, prompt) for key, prompt in known.items()}
     engine = make_engine(model_dir, kv_blocks=4)
     shares = {"a": HEAVY, "b": HEAVY, "c": LIGHT}
     held_by(engine, known, shares)

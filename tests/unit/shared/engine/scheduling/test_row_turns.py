@@ -13,7 +13,7 @@ from shared.engine.scheduling.row_turns import MAX_RESTS, RowTurns
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest, Overloaded
 from shared.fairness.share import TenantShare
-from tests.support.engine import FANCY, GREEDY, drive, generate, make_engine, prompts
+from tests.support.engine import FANCY, GREEDY, drive, make_engine, prompts, undisturbed
 
 VOCAB = 97
 HEAVY, LIGHT = TenantShare("heavy"), TenantShare("light")
@@ -113,7 +113,7 @@ def test_sequences_that_rest_draw_what_undisturbed_ones_draw(
     model_dir: Path, params: SamplingParams, ngram_tokens: int
 ) -> None:
     many = {f"{'hhhhl'[i]}{i}": prompt for i, prompt in enumerate(prompts(5, VOCAB, longest=20))}
-    expected = {key: generate(make_engine(model_dir), prompt, params) for key, prompt in many.items()}
+    expected = {key: undisturbed(model_dir, prompt, params) for key, prompt in many.items()}
     engine = make_engine(model_dir, max_sequences=3, guest_sequences=2, ngram_tokens=ngram_tokens)
     admit_all(engine, many, params)
     known = {key: list(prompt) for key, prompt in many.items()}

@@ -12,7 +12,7 @@ from shared.engine.scheduling.order import AGING_US, LOWEST_PRIORITY, PATIENCE_U
 from shared.engine.scheduling.scheduler import COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS, monotonic_us
 from shared.errors import DeadlineExpired, InvalidRequest
 from tests.support.block_hashes import hashes_of
-from tests.support.engine import GREEDY, admit, drive, generate, make_engine
+from tests.support.engine import GREEDY, admit, drive, make_engine, undisturbed
 
 # Features of steps that tell all coefficients apart.
 STEPS = [
@@ -103,7 +103,7 @@ def test_a_low_prompt_that_is_served_climbs_no_further(model_dir: Path) -> None:
 
 def test_cutting_steps_changes_no_token(model_dir: Path) -> None:
     many = {"a": [3, 4], "b": [5] * 150, "c": [6] * 30, "d": list(range(90))}
-    expected = {key: generate(make_engine(model_dir), prompt) for key, prompt in many.items()}
+    expected = {key: undisturbed(model_dir, prompt) for key, prompt in many.items()}
     engine = make_engine(model_dir, max_step_ms=0.5)
     for key, prompt in many.items():
         admit(engine, key, prompt)
@@ -164,7 +164,7 @@ def test_a_priority_that_does_not_exist_is_refused(model_dir: Path) -> None:
 
 def test_drafts_that_cost_more_than_they_save_are_left_out(model_dir: Path) -> None:
     prompt = [3, 4]
-    answer = prompt + generate(make_engine(model_dir), prompt)
+    answer = prompt + undisturbed(model_dir, prompt)
     used = []
     for token_us in (1, 400, 3000):
         engine = with_a_decoding_sequence(knowing(make_engine(model_dir), step_us=1000, token_us=token_us))
@@ -225,8 +225,7 @@ PREFIX = [number % 97 for number in range(192)]
 def test_prompts_that_share_a_cold_prefix_compute_it_once(model_dir: Path, chunk: int) -> None:
     many = {key: [*PREFIX, *(ord(key) - 9 - number for number in range(9))] for key in "abcd"}
     expected = {
-        key: prompt + generate(make_engine(model_dir, prefix_cache=False), prompt)
-        for key, prompt in many.items()
+        key: prompt + undisturbed(model_dir, prompt, prefix_cache=False) for key, prompt in many.items()
     }
     engine = make_engine(model_dir, max_batch_tokens=chunk)
     for key, prompt in many.items():
@@ -275,7 +274,7 @@ def test_tenants_wait_for_no_prefix_of_others(model_dir: Path) -> None:
 
 
 def test_when_the_sequence_that_computes_a_prefix_is_released_another_goes_on(model_dir: Path) -> None:
-    expected = PREFIX + generate(make_engine(model_dir), PREFIX)
+    expected = PREFIX + undisturbed(model_dir, PREFIX)
     engine = make_engine(model_dir, max_batch_tokens=64)
     for key in "abc":
         admit(engine, key, PREFIX)
