@@ -38,6 +38,11 @@ FANCY = SamplingParams(
     stop_token_ids=(7,),
 )
 
+DECODED = 20
+"""Steps of one token, over the end of a block and out of windows: more of them would show no more."""
+VERIFIED = 4
+"""Times that drafts of each length are verified."""
+
 MADE = MadeOnce("checkpoints")
 
 torch.set_num_threads(1)
@@ -157,8 +162,8 @@ def logits_by_path(model: Model, tokens: Sequence[int], others: Sequence[int]) -
     paths = {
         "whole prompt": [count],
         "chunks": _sizes(count, [17, 3, 31, 16]),
-        "decode": _sizes(count, [count // 2] + [1] * count),
-        "verify drafts": _sizes(count, [count // 3] + [5, 2, 1] * count),
+        "decode": _sizes(count, [count // 2, *[1] * DECODED, max(0, count - count // 2 - DECODED - 2), 1, 1]),
+        "verify drafts": _sizes(count, [count // 3, *[5, 2, 1] * VERIFIED, count]),
     }
     return {
         path: _logits_in_steps(model, tokens, sizes, [] if path == "whole prompt" else others)

@@ -37,6 +37,9 @@ LONG_PROMPT = 2 * 2048 + 77
 """Keys of two partitions and a part of one (`attention.h`)."""
 LONG_BLOCKS = -(-LONG_PROMPT // BLOCK_TOKENS)
 
+STORED = list(zip(("none", "int8", "int4") * 2, ("auto", "int8") * 3, (1, 1, 1, 2, 2, 2), strict=True))
+"""Every way to store weights with every way to store KV; each of both meets one thread and several."""
+
 pytestmark = pytest.mark.skipif(
     library() is None, reason="the kernels were not built, or this CPU cannot run them"
 )
@@ -78,9 +81,7 @@ def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> No
     assert sum(ours) <= 1.25 * sum(theirs)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+@pytest.mark.parametrize(("quantization", "kv_dtype", "threads"), STORED)
 @pytest.mark.parametrize(
     "name",
     ["llama", "gemma2", "qwen3 moe", "qwen2 moe", "glm4 moe, chosen in groups, norms on heads", "gpt-oss"],

@@ -28,7 +28,7 @@ from tests.support.engine import (
 from tests.support.engine_families import SHAPES, Shape
 
 TOLERANCE = 1e-4
-NEW_TOKENS = 32
+NEW_TOKENS = 20
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
 
 
