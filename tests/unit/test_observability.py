@@ -94,17 +94,17 @@ QUERIES = dict(queries())
 SHOWN = series()
 
 
-@pytest.mark.parametrize("place", QUERIES)
-def test_a_query_names_series_and_labels_that_there_are(place: str) -> None:
+def test_a_query_names_series_and_labels_that_there_are() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
-    found = [(name, labels) for name, labels in selectors(QUERIES[place]) if name not in recorded]
-    assert {name for name, _ in found} <= set(SHOWN)
-    for name, labels in found:
-        assert labels <= SHOWN[name] | TARGET_LABELS, name
-    if found:  # labels of what is recorded are checked where it is recorded
-        known = set.union(TARGET_LABELS, *(SHOWN[name] for name, _ in found))
-        grouped = {label.strip() for group in GROUPING.findall(QUERIES[place]) for label in group.split(",")}
-        assert grouped - {""} <= known
+    for place, query in QUERIES.items():
+        found = [(name, labels) for name, labels in selectors(query) if name not in recorded]
+        assert {name for name, _ in found} <= set(SHOWN), place
+        for name, labels in found:
+            assert labels <= SHOWN[name] | TARGET_LABELS, (place, name)
+        if found:  # labels of what is recorded are checked where it is recorded
+            known = set.union(TARGET_LABELS, *(SHOWN[name] for name, _ in found))
+            grouped = {label.strip() for group in GROUPING.findall(query) for label in group.split(",")}
+            assert grouped - {""} <= known, place
 
 
 def test_every_query_is_seen_to_name_something() -> None:

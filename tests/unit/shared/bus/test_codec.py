@@ -268,56 +268,56 @@ def last_defaults(record: type[Any]) -> int:
     return len(list(takewhile(bool, reversed(has_default))))
 
 
-@pytest.mark.parametrize("cls", TYPES)
-def test_a_message_of_an_earlier_version_has_the_defaults_of_what_it_lacks(cls: type[Any]) -> None:
-    message = some(cls)
-    for path, kinds in records_in(message):
-        for lacks in range(1, last_defaults(kinds[-1]) + 1):
-            fields = lists(message)
-            del place_of(fields, path)[-lacks:]
-            again = lists(sent(cls, fields))
-            for field in dataclasses.fields(kinds[-1])[-lacks:]:
-                place_of(fields, path).append(lists(field.default))
-            assert again == fields
+def test_a_message_of_an_earlier_version_has_the_defaults_of_what_it_lacks() -> None:
+    for cls in TYPES:
+        message = some(cls)
+        for path, kinds in records_in(message):
+            for lacks in range(1, last_defaults(kinds[-1]) + 1):
+                fields = lists(message)
+                del place_of(fields, path)[-lacks:]
+                again = lists(sent(cls, fields))
+                for field in dataclasses.fields(kinds[-1])[-lacks:]:
+                    place_of(fields, path).append(lists(field.default))
+                assert again == fields, cls
 
 
-@pytest.mark.parametrize("cls", TYPES)
-def test_a_message_that_lacks_a_field_without_a_default_is_refused_by_its_name(cls: type[Any]) -> None:
-    for path, kinds in records_in(some(cls)):
-        left = len(dataclasses.fields(kinds[-1])) - last_defaults(kinds[-1]) - 1
-        if left < 0:
-            continue
-        fields = lists(some(cls))
-        del place_of(fields, path)[left:]
-        with pytest.raises(ProtocolError, match=f"{kinds[-1].__name__} lacks its field"):
-            sent(cls, fields)
-
-
-@pytest.mark.parametrize("cls", TYPES)
-def test_an_unknown_field_is_left_out_or_refused_where_it_decides_an_answer(cls: type[Any]) -> None:
-    message = some(cls)
-    for path, kinds in records_in(message):
-        fields = lists(message)
-        place_of(fields, path).append("from the future")
-        if ASKS_THAT_DECIDE.isdisjoint(kinds):
-            assert sent(cls, fields) == message
-        else:
-            with pytest.raises(UnknownMessage, match=f"{kinds[-1].__name__} has .* fields"):
+def test_a_message_that_lacks_a_field_without_a_default_is_refused_by_its_name() -> None:
+    for cls in TYPES:
+        for path, kinds in records_in(some(cls)):
+            left = len(dataclasses.fields(kinds[-1])) - last_defaults(kinds[-1]) - 1
+            if left < 0:
+                continue
+            fields = lists(some(cls))
+            del place_of(fields, path)[left:]
+            with pytest.raises(ProtocolError, match=f"{kinds[-1].__name__} lacks its field"):
                 sent(cls, fields)
+
+
+def test_an_unknown_field_is_left_out_or_refused_where_it_decides_an_answer() -> None:
+    for cls in TYPES:
+        message = some(cls)
+        for path, kinds in records_in(message):
+            fields = lists(message)
+            place_of(fields, path).append("from the future")
+            if ASKS_THAT_DECIDE.isdisjoint(kinds):
+                assert sent(cls, fields) == message, cls
+            else:
+                with pytest.raises(UnknownMessage, match=f"{kinds[-1].__name__} has .* fields"):
+                    sent(cls, fields)
 
 
 def test_what_is_behind_the_known_envelope_is_left_out() -> None:
     assert decode_list([*wire(), "from the future"]) == Accepted(7)
 
 
-@pytest.mark.parametrize("cls", TYPES)
-def test_fields_at_the_end_that_have_their_defaults_are_not_sent(cls: type[Any]) -> None:
-    fields = dataclasses.fields(cls)
-    bare = fields[: len(fields) - last_defaults(cls)]
-    hints = typing.get_type_hints(cls)
-    message = cls(**{field.name: some(hints[field.name]) for field in bare})
-    head = msgpack.unpackb(codec.encode(message, Envelope()))
-    assert len(head[8]) == len(bare)
+def test_fields_at_the_end_that_have_their_defaults_are_not_sent() -> None:
+    for cls in TYPES:
+        fields = dataclasses.fields(cls)
+        bare = fields[: len(fields) - last_defaults(cls)]
+        hints = typing.get_type_hints(cls)
+        message = cls(**{field.name: some(hints[field.name]) for field in bare})
+        head = msgpack.unpackb(codec.encode(message, Envelope()))
+        assert len(head[8]) == len(bare), cls
 
 
 def test_a_zero_below_zero_is_sent() -> None:
