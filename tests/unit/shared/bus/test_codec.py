@@ -71,7 +71,7 @@ def messages_of(cls: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("cls", TYPES)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_every_message_survives_the_wire(cls: type[Any], data: st.DataObject) -> None:
     message = data.draw(messages_of(cls))

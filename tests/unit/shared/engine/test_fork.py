@@ -239,7 +239,7 @@ def test_any_order_of_admissions_forks_and_releases_keeps_counts_and_tokens_righ
 
     OnThisModel.model_dir = model_dir
     limits = settings(
-        max_examples=25,
+        max_examples=15,
         stateful_step_count=20,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

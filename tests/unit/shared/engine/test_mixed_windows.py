@@ -313,7 +313,7 @@ def test_a_cold_prefix_of_promised_prompts_is_computed_once(folder: Path) -> Non
     assert computed == 240 + 80 + 50
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_any_order_of_calls_leaves_every_block_of_both_kinds_explained(
     folder: Path, data: st.DataObject

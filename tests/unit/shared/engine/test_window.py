@@ -349,7 +349,7 @@ def test_workers_with_and_without_a_window_do_not_exchange_kv(folder: Path, tmp_
     assert replace(layout, layer_windows=()).fingerprint() != layout.fingerprint()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_order_of_calls_leaves_every_block_of_windows_explained(
     folder: Path, data: st.DataObject
@@ -368,7 +368,7 @@ def test_any_order_of_calls_leaves_every_block_of_windows_explained(
 ANSWERS: dict[tuple[int, int], list[int]] = {}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_whatever_else_is_there_each_draws_what_it_draws_alone(folder: Path, data: st.DataObject) -> None:
     engine = windowed_engine(

@@ -144,7 +144,7 @@ class Conversation:
 STEPS = st.sampled_from(["beat", "hear", "ask", "answer", "lose", "turn", "turn"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS | st.integers(0, BLOCKS), max_size=80))
 def test_pages_and_events_in_any_order_make_the_whole_cache(steps: list[str | int]) -> None:
     conversation = Conversation()

@@ -138,7 +138,7 @@ def test_a_simulated_line_of_prompts_has_such_a_tail(rate: float, workers: int) 
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.floats(0.01, 12),
     st.floats(0, 3),

@@ -121,7 +121,7 @@ def test_code_is_as_it_was_however_long(whole: str) -> None:
     assert "def f(x):    return x  # two" in joined
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(cuts=st.lists(st.integers(0, len(DOCUMENT)), max_size=20))
 def test_the_pieces_in_which_it_comes_do_not_show(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(DOCUMENT)]

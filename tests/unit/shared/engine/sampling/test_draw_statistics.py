@@ -118,7 +118,7 @@ LOGIT_LISTS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     logits=LOGIT_LISTS,
     temperature=st.sampled_from([0.1, 0.7, 1.0, 2.5]),
