@@ -36,7 +36,7 @@ def test_a_seed_has_one_trace_in_every_run_and_process() -> None:
     assert first.events == again.events
     assert first.digest == again.digest != other.digest
     assert first.count > 1000
-    assert [digest_elsewhere(1, hash_seed) for hash_seed in ("1", "77")] == [first.digest] * 2
+    assert digest_elsewhere(1, hash_seed="77") == first.digest
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -193,4 +193,4 @@ def opened() -> Iterator[RunOne]:
                     runner.run(senders.close())
 
 
-TARGET = Target("bus_message", make, opened, tries=40, has_stack=True)
+TARGET = Target("bus_message", make, opened, tries=20, has_stack=True)

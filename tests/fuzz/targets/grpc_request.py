@@ -140,4 +140,4 @@ def opened() -> AbstractContextManager[RunOne]:
     return opened_fleet(sender)
 
 
-TARGET = Target("grpc_request", make, opened, tries=60, has_stack=True)
+TARGET = Target("grpc_request", make, opened, tries=30, has_stack=True)

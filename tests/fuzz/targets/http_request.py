@@ -88,4 +88,4 @@ def opened() -> AbstractContextManager[RunOne]:
     return opened_fleet(sender)
 
 
-TARGET = Target("http_request", make, opened, tries=40, has_stack=True)
+TARGET = Target("http_request", make, opened, tries=20, has_stack=True)

@@ -266,4 +266,4 @@ def opened() -> Iterator[RunOne]:
                     runner.run(peers.close())
 
 
-TARGET = Target("kv_transfer", make, opened, tries=40, has_stack=True)
+TARGET = Target("kv_transfer", make, opened, tries=20, has_stack=True)
