@@ -27,9 +27,17 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Its programs are no forks of the tests: what memory they take is their own, and is to stay flat."""
-    with fresh_programs(), drill_stack(Models.under(tmp_path_factory.mktemp("drills"))) as running:
-        yield running
+    """Its programs are no forks of the tests: what memory they take is their own, and is to stay flat.
+
+    Those are that drills start beside it.
+    """
+    stack = drill_stack(Models.under(tmp_path_factory.mktemp("drills")))
+    with fresh_programs():
+        stack.__enter__()
+    try:
+        yield stack
+    finally:
+        stack.stop()
 
 
 async def test_streams_finish_byte_identical_whatever_is_killed(stack: Stack) -> None:
