@@ -54,7 +54,7 @@ class Scale:
 
 
 FULL = Scale(repeats=3, sweep=40, storms=10, storm_requests=200, everyday=500)
-SHORT = Scale(1, 4, 1, 24, 24, neighbour_tokens=150, causes=("id and rpc",))
+SHORT = Scale(1, 2, 1, 12, 12, neighbour_tokens=100, causes=("id and rpc",))
 
 
 @dataclass(slots=True)

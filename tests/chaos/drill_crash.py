@@ -61,7 +61,7 @@ class Scale:
 
 
 FULL = Scale(20, 1200, ROLES, (3.0, 30.0), 3.0, ("start", "stream"))
-SHORT = Scale(6, 300, ("decode", "prefill", "detokenizer"), (), 0.0, ("stream",))
+SHORT = Scale(6, 150, ("decode", "prefill", "detokenizer"), (), 0.0, ("stream",))
 LOCAL = Scale(20, 1200, ("decode", "detokenizer"), (3.0,), 0.0, ("start", "stream"))
 
 

@@ -57,7 +57,9 @@ class Scale:
 
 
 FULL = Scale(best_s=8.0, load_s=12.0, rounds=3, equal_s=20.0, output_tokens=250)
-SHORT = Scale(best_s=0.4, load_s=0.8, rounds=1, equal_s=0.8, output_tokens=30)
+SHORT = Scale(best_s=0.3, load_s=0.5, rounds=1, equal_s=0.5, output_tokens=20)
+ONE_OF_EACH = ("--prefill", "1", "--decode", "1", "--detokenizer", "1", "--tokenizer", "1")
+"""The workers of a short drill, of which half of SLOTS is left: to whom a request goes is no matter here."""
 
 
 class Clients:
@@ -313,6 +315,7 @@ async def hold(models: Models, scale: Scale = FULL) -> DrillReport:
     report = new_report()
     file = models.target.parent / "keys.toml"
     clients = Clients(file)
-    with drill_stack(models, environ={"PENSTOCK_GATEWAY_API_KEYS": str(file)}) as stack:
+    workers = ONE_OF_EACH if scale is SHORT else ()
+    with drill_stack(models, *workers, environ={"PENSTOCK_GATEWAY_API_KEYS": str(file)}) as stack:
         await FairnessDrill(stack, clients, scale, report).hold_all()
     return report

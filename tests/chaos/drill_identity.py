@@ -37,7 +37,7 @@ class Scale:
 
 
 FULL = Scale(12, 4000)
-SHORT = Scale(4, 400)
+SHORT = Scale(4, 150)
 
 
 def forbidden(user: str, role: str, instances: list[Instance]) -> Iterator[str]:

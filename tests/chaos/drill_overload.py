@@ -52,7 +52,7 @@ class Scale:
 
 
 FULL = Scale(10.0, 30.0, (3.0, 10.0), 60, ttft_deadline_ms=4_000, output_tokens=600)
-SHORT = Scale(0.6, 1.2, (3.0,), 0, ttft_deadline_ms=1_000, output_tokens=150)
+SHORT = Scale(0.4, 0.6, (3.0,), 0, ttft_deadline_ms=1_000, output_tokens=100)
 """Its load is over before many have to wait for longer than a second."""
 
 
