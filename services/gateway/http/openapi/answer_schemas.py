@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -38,7 +40,9 @@ _NUMBER: Schema = {"type": "number"}
 _ENDS = ("stop", *FINISH_REASONS.values())
 
 
-def answer_schemas() -> dict[str, Schema]:
+@cache
+def answer_schemas() -> Mapping[str, Schema]:
+    """By their names; computed once, for whoever describes a gateway."""
     return {
         "Error": _error(),
         **_shared_schemas(),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+
 from services.gateway.asks.passage_asks import MAX_FOUND, MAX_RANKED_TEXTS
 from services.gateway.asks.text_asks import MAX_DETOKENIZE_IDS, MAX_EMBEDDED_TEXTS
 from services.gateway.http.fields.chat_tools import CHOICES
@@ -57,7 +60,9 @@ _OBJECT: Schema = {"type": "object"}
 _IDS = array(number_within(TOKEN_IDS), least=1)
 
 
-def body_schemas() -> dict[str, Schema]:
+@cache
+def body_schemas() -> Mapping[str, Schema]:
+    """By their names; computed once, for whoever describes a gateway."""
     return {
         "PenstockOptions": penstock_options(),
         "AskOptions": ask_options(),

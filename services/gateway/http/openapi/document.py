@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib import metadata
 from typing import Any
 
 from services.gateway.http.completions.error_object import STATUSES
@@ -13,6 +12,7 @@ from services.gateway.http.openapi.body_schemas import body_schemas
 from services.gateway.http.openapi.operation import EVENTS, JSON, Access, Operation
 from services.gateway.http.openapi.schema_parts import Schema, ref, text
 from shared.messages import MAX_CORPUS_CHARS
+from shared.telemetry.build import VERSION
 
 OPENAPI_VERSION = "3.1.0"
 PATH_NAME = re.compile(r"\{(\w+)\}")
@@ -37,7 +37,7 @@ def openapi_document(
         "openapi": OPENAPI_VERSION,
         "info": {
             "title": "Penstock",
-            "version": metadata.version("penstock"),
+            "version": VERSION,
             "description": f"A body has at most {max_body_bytes} bytes and is JSON. A field that is null is "
             "absent. Every refusal is an Error object that says what is wrong and what to do.",
         },
