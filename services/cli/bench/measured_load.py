@@ -35,7 +35,7 @@ from services.cli.bench.run.client import ClientHabits
 from services.cli.bench.run.load import LoadLimits, LoadResult, LoadRun
 from services.cli.bench.run.load_parts import LoadPart, run_parts
 from services.cli.bench.run.server_watch import ServerWatch
-from services.cli.bench.serve_options import conduct_shares
+from services.cli.bench.serve_options import GivenSource, conduct_shares, named_sources
 from services.cli.bench.targets.grpc_target import GrpcTarget
 from services.cli.bench.targets.openai_target import OpenAiTarget
 from services.cli.bench.targets.probe import TargetTraits, probe_target
@@ -43,7 +43,6 @@ from services.cli.bench.targets.target import BenchTarget, TargetSampling
 from services.cli.stack_file import chosen_state_dir, stack_pids
 
 USUAL_OUTPUT = TokenLengths(64, 64)
-SYNTHETIC = (1.0, "synthetic", "")
 PARTS_START_S = 4.0
 """Several processes begin together, so long after they are started: each has to import and to plan."""
 
@@ -114,9 +113,7 @@ def server_pids(args: argparse.Namespace) -> list[int]:
 
 def load_mix(args: argparse.Namespace, prose: Prose, chars_per_token: float) -> DialogueMix:
     writer = PromptWriter(prose, chars_per_token, args.length_scale, args.seed, args.text_seed)
-    sources = [
-        (weight, _source(args, kind, file, writer)) for weight, kind, file in args.source or [SYNTHETIC]
-    ]
+    sources = [(given.weight, _source(args, given, name, writer)) for name, given in named_sources(args)]
     return DialogueMix(sources, writer, conduct_shares(args), args.cache_bust)
 
 
@@ -180,16 +177,19 @@ def _share(total: int | None, index: int, parts: int) -> int | None:
     return None if total is None else total // parts + (index < total % parts)
 
 
-def _source(args: argparse.Namespace, kind: str, file: str, writer: PromptWriter) -> DialogueSource:
-    if kind == "mooncake":
-        return MooncakeSource(Path(file), writer, args.speed)
-    if kind == "azure":
-        return AzureSource(Path(file), writer, args.speed)
+def _source(args: argparse.Namespace, given: GivenSource, name: str, writer: PromptWriter) -> DialogueSource:
+    path = Path(given.file)
     pace = ReplayPace(args.longest_pause, args.speed)
-    if kind == "agents":
-        return AgentSource(Path(file), writer, pace)
-    if kind == "tracelab":
-        return TraceLabSource(Path(file), writer, pace)
-    if kind == "prompts":
-        return ConversationSource(Path(file), writer, args.output_tokens)
-    return SyntheticSource(writer, args.input_tokens, args.output_tokens or USUAL_OUTPUT, args.shared_tokens)
+    match given.kind:
+        case "mooncake":
+            return MooncakeSource(path, writer, args.speed, name)
+        case "azure":
+            return AzureSource(path, writer, args.speed, name)
+        case "agents":
+            return AgentSource(path, writer, pace, name)
+        case "tracelab":
+            return TraceLabSource(path, writer, pace, name)
+        case "prompts":
+            return ConversationSource(path, writer, args.output_tokens, name=name)
+    output_tokens = args.output_tokens or USUAL_OUTPUT
+    return SyntheticSource(writer, args.input_tokens, output_tokens, args.shared_tokens, name)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from services.cli.bench.measured_load import SYNTHETIC, find_traits, load_of
+from services.cli.bench.measured_load import find_traits, load_of
 from services.cli.bench.plan.prose import Prose
 from services.cli.bench.report.load_page import load_page, sweep_page
 from services.cli.bench.report.load_progress import BenchProgress
@@ -22,7 +22,7 @@ from services.cli.bench.report.prices import Prices
 from services.cli.bench.run.cut import unless_cut
 from services.cli.bench.run.load import LoadResult
 from services.cli.bench.run.rate_sweep import SweepResult, sweep_rates
-from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args
+from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args, named_sources
 from services.cli.bench.targets.probe import TargetTraits
 from services.cli.bench.targets.target import CallEnded
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
@@ -152,8 +152,9 @@ def _cut_words(measured: Measured) -> str:
 
 
 def _load_words(args: argparse.Namespace) -> str:
-    given = args.source or [SYNTHETIC]
-    sources = " and ".join(f"{weight:g}*{kind}" if len(given) > 1 else kind for weight, kind, _ in given)
+    given = named_sources(args)
+    parts = (f"{source.weight:g}*{name}" if len(given) > 1 else name for name, source in given)
+    sources = " and ".join(parts)
     if args.replay:
         return f"replay of {sources}, {args.speed:g} times as fast, lengths times {args.length_scale:g}"
     if args.sweep:

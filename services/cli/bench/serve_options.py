@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from services.cli.arguments import finite, natural, seconds
 from services.cli.ask.gateway_channel import add_gateway_options
@@ -29,6 +31,8 @@ MAX_SPEED = 10_000.0
 """The most times faster that a trace is replayed."""
 KINDS = ("synthetic", "mooncake", "azure", "agents", "tracelab", "prompts")
 SOURCES = "synthetic, mooncake:FILE, azure:FILE, agents:FILE|DIR, tracelab:FILE or prompts:FILE"
+SOURCE_NAME = re.compile(r"([A-Za-z][\w-]{0,39})=(.*)")
+"""The name of a source before what it is, as objectives have it."""
 LONGEST_PAUSE_S = 10.0
 """The pause that AgentX cuts those of agents to."""
 CONDUCT_HELP = {
@@ -41,6 +45,19 @@ CONDUCT_HELP = {
     Conduct.RETRIEVE: "share that waits for AMOUNT passages of the server's corpus",
 }
 ReadValue = TypeVar("ReadValue")
+
+
+class GivenSource(NamedTuple):
+    """A source as it was given; `name` is "" where it has the name of its kind."""
+
+    weight: float
+    kind: str
+    file: str
+    name: str = ""
+
+
+SYNTHETIC = GivenSource(1.0, "synthetic", "")
+"""The source where none is given."""
 
 
 def build_bench_serve_parser() -> argparse.ArgumentParser:
@@ -112,10 +129,10 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--source",
         type=_source,
         action="append",
-        metavar="[WEIGHT*]KIND[:FILE]",
+        metavar="[NAME=][WEIGHT*]KIND[:FILE]",
         help=f"{SOURCES}; several are mixed; default synthetic",
     )
-    lengths = _said_by(TokenLengths.read)
+    lengths = said_by(TokenLengths.read)
     group.add_argument("--input-tokens", type=lengths, default=TokenLengths(256, 256), metavar="N")
     group.add_argument("--output-tokens", type=lengths, metavar="N", help="default 64, or as recorded")
     group.add_argument(
@@ -152,7 +169,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 def _add_conducts(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("clients that do not behave or are slow to serve, as 5%% or 5%%@AMOUNT")
     for conduct, text in CONDUCT_HELP.items():
-        read = _said_by(partial(ConductShare.read, conduct))
+        read = said_by(partial(ConductShare.read, conduct))
         group.add_argument(f"--{conduct}", type=read, metavar="SHARE", help=text)
     group.add_argument("--stall-seconds", type=seconds, default=30.0, metavar="S", help="default 30")
 
@@ -161,15 +178,15 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is said")
     group.add_argument(
         "--slo",
-        type=_said_by(ServiceLevel.read),
+        type=said_by(ServiceLevel.read),
         action="append",
         default=[],
         metavar="OBJECTIVE",
-        help=FORMS.replace("%", "%%"),
+        help=f"{FORMS.replace('%', '%%')}; of the calls of one source NAME:OBJECTIVE",
     )
     group.add_argument(
         "--useful",
-        type=_said_by(UsefulMarker.read),
+        type=said_by(UsefulMarker.read),
         default=UsefulMarker.read("sentence"),
         metavar="MARKER",
         help="when an answer is of use: sentence, json or regex:PATTERN; default sentence",
@@ -185,11 +202,28 @@ def conduct_shares(args: argparse.Namespace) -> list[ConductShare]:
     return [share for share in given if share is not None]
 
 
+def named_sources(args: argparse.Namespace) -> list[tuple[str, GivenSource]]:
+    """Return the sources of a load with their names: those given, else their kinds, the second of a
+    kind with a number."""
+    found: list[tuple[str, GivenSource]] = []
+    unnamed: Counter[str] = Counter()
+    for source in args.source or [SYNTHETIC]:
+        unnamed[source.kind] += not source.name
+        again = f"-{unnamed[source.kind]}" if unnamed[source.kind] > 1 else ""
+        found.append((source.name or source.kind + again, source))
+    return found
+
+
 def checked_serve_args(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """Parse and look at what options are together; a usage error ends the program with code 2."""
     args = parser.parse_args(argv)
     if sum(share.share for share in conduct_shares(args)) > 1 + 1e-9:
         parser.error("the shares of clients that do not behave are over 100 % together")
+    names = [name for name, _ in named_sources(args)]
+    if len(set(names)) < len(names):
+        parser.error("two sources have one name: give each a NAME= of its own")
+    if unknown := {level.source for level in args.slo} - {"", *names}:
+        parser.error(f"--slo names {min(unknown)}, and the sources are {', '.join(names)}")
     if args.rows and not args.json:
         parser.error("--rows goes with --json")
     if args.interface == "completions" and args.schema:
@@ -201,7 +235,7 @@ def checked_serve_args(parser: argparse.ArgumentParser, argv: Sequence[str]) -> 
     return args
 
 
-def _said_by(read: Callable[[str], ReadValue]) -> Callable[[str], ReadValue]:
+def said_by(read: Callable[[str], ReadValue]) -> Callable[[str], ReadValue]:
     """Return a reader whose ValueError argparse says in full."""
 
     def value(text: str) -> ReadValue:
@@ -248,11 +282,14 @@ def _sweep(text: str) -> SweepPlan:
     return plan
 
 
-def _source(text: str) -> tuple[float, str, str]:
-    """Return weight, kind and file of a source."""
-    weight, star, rest = text.partition("*")
-    kind, _, file = (rest if star else text).partition(":")
+def _source(text: str) -> GivenSource:
+    named = SOURCE_NAME.fullmatch(text)
+    name, words = named.groups() if named else ("", text)
+    weight, star, rest = words.partition("*")
+    kind, _, file = (rest if star else words).partition(":")
     share = _bounded(1e-6, 1e6)(weight) if star else 1.0
     if kind not in KINDS or bool(file) != (kind != "synthetic"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no source: write {SOURCES}")
-    return share, kind, file
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no source: write {SOURCES}, with NAME= before it or not"
+        )
+    return GivenSource(share, kind, file, name)

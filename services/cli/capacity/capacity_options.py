@@ -135,7 +135,7 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
 
 def _level(text: str) -> ServiceLevel:
     level = _said(ServiceLevel.read, text)
-    if level.quantity in NOT_PREDICTED:
+    if level.quantity in NOT_PREDICTED or level.source:
         raise argparse.ArgumentTypeError(
             f"{text!r} cannot be predicted; measure it with `penstock bench serve`"
         )

@@ -22,7 +22,7 @@ SAMPLED_REQUESTS = 4096
 """The requests over which times of stages are added: points of a Halton sequence (1960), always the same."""
 BASES = (2, 3, 5, 7, 11, 13)
 """One for each thing that varies: lengths, three waits, the batch, and who else is on the cores."""
-NOT_PREDICTED = ("ttua", "errors", "sheds")
+NOT_PREDICTED = ("ttua", "queue", "errors", "sheds")
 """Quantities of objectives that nothing here tells."""
 
 

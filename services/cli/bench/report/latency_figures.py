@@ -19,6 +19,7 @@ OF_CALLS: dict[str, Callable[[CallRecord], float]] = {
     "tpot": lambda record: record.tpot_s,
     "e2e": lambda record: record.total_s,
     "ttua": lambda record: record.ttua_s,
+    "queue": lambda record: record.queue_s,
 }
 """Quantities that a call has one of; `itl` has many, and `job` is of several calls."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -51,11 +52,16 @@ class TokenOrigins:
 
 @dataclass(frozen=True, slots=True)
 class SourceFigures:
-    """The well-behaved calls of one source of a mix; `attainment` is the share that kept all objectives."""
+    """The figures of one source of a mix; `calls` and `latencies` are of well-behaved clients alone."""
 
     calls: int
-    attainment: float
+    rates: dict[str, float]
     latencies: dict[str, LatencyFigures]
+
+    @property
+    def attainment(self) -> float:
+        """The share that kept all objectives of theirs."""
+        return self.rates["attainment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,12 @@ class LoadSummary:
     @property
     def goodput(self) -> float:
         return self.rates["goodput"]
+
+    @property
+    def cpu_ms_per_output_token(self) -> float:
+        """CPU of the server's processes; nan where these are not known."""
+        tokens = max(1.0, self.rates["output_tokens_per_s"] * self.seconds)
+        return 1e3 * self.server.cpu_s / tokens if self.server else math.nan
 
     def as_json(self) -> dict[str, Any]:
         def figures(found: dict[str, LatencyFigures]) -> dict[str, Any]:
@@ -112,6 +124,7 @@ class LoadSummary:
                 name: {
                     "calls": each.calls,
                     "attainment": each.attainment,
+                    "rates": {rate: known(value) for rate, value in each.rates.items()},
                     "latencies_ms": figures(each.latencies),
                 }
                 for name, each in self.sources.items()
@@ -126,10 +139,9 @@ def summarize(result: LoadResult, settings: SummarySettings) -> LoadSummary:
     finished = [record for record in well if record.finished]
     seconds = max((record.ended_s for record in counted), default=settings.warmup_s)
     seconds = max(1e-9, seconds - min((record.intended_s for record in counted), default=0.0))
-    rates = _rates(counted, well, settings.levels, seconds)
-    jobs = job_figures([r for r in result.records if r.conduct is Conduct.WELL], settings.warmup_s)
-    of_calls = all_figures(finished, settings.seed)
-    latencies = of_calls | {"job": jobs}
+    rates = _rates(counted, settings.levels, seconds)
+    latencies = _latencies(result.records, settings)
+    sources = _by_source(result.records, settings, seconds, (rates, latencies))
     return LoadSummary(
         seconds=seconds,
         calls=len(counted),
@@ -141,12 +153,12 @@ def summarize(result: LoadResult, settings: SummarySettings) -> LoadSummary:
         buckets=_by_bucket(finished, settings),
         phases=_phases(finished),
         origins=_origins(counted),
-        verdicts=judge(settings.levels, latencies, rates),
+        verdicts=judge(settings.levels, latencies, rates, sources),
         cost=settings.prices.cost_of(counted, seconds) if settings.prices else None,
         generator=result.generator,
         warnings=_warnings(counted, result.generator),
         server=result.server,
-        sources=_by_source(well, settings, of_calls),
+        sources=sources,
     )
 
 
@@ -159,13 +171,16 @@ def bucket_of(tokens: float) -> str:
     return f"{below[-1]} to {above[0] - 1}" if above else f"{below[-1]} and more"
 
 
-def _rates(
-    counted: Sequence[CallRecord],
-    well: Sequence[CallRecord],
-    levels: Sequence[ServiceLevel],
-    seconds: float,
-) -> dict[str, float]:
+def _latencies(records: Sequence[CallRecord], settings: SummarySettings) -> dict[str, LatencyFigures]:
+    """Return the figures of well-behaved calls that finished, and of jobs."""
+    well = [record for record in records if record.conduct is Conduct.WELL]
+    finished = [record for record in well if record.finished and record.intended_s >= settings.warmup_s]
+    return all_figures(finished, settings.seed) | {"job": job_figures(well, settings.warmup_s)}
+
+
+def _rates(counted: Sequence[CallRecord], levels: Sequence[ServiceLevel], seconds: float) -> dict[str, float]:
     """Return shares and rates by name; those of a user are medians over finished calls."""
+    well = [record for record in counted if record.conduct is Conduct.WELL]
     finished = [record for record in well if record.finished]
     good = sum(is_good(record, levels) for record in well)
     speeds = (record.output_tokens / record.total_s for record in finished if record.total_s > 0)
@@ -195,26 +210,28 @@ def _by_bucket(
 
 
 def _by_source(
-    well: Sequence[CallRecord], settings: SummarySettings, of_calls: dict[str, LatencyFigures]
+    records: Sequence[CallRecord],
+    settings: SummarySettings,
+    seconds: float,
+    of_all: tuple[dict[str, float], dict[str, LatencyFigures]],
 ) -> dict[str, SourceFigures]:
-    """Return the figures of each source, by name in order; `of_calls` are those of all together."""
+    """Return the figures of each source that has calls that count, by name in order.
+
+    `of_all` are those of all together, which are those of a source that is alone.
+    """
     sources: dict[str, list[CallRecord]] = {}
-    for record in well:
+    for record in records:
         sources.setdefault(record.source, []).append(record)
-
-    def latencies(records: list[CallRecord]) -> dict[str, LatencyFigures]:
-        if len(sources) == 1:
-            return of_calls
-        return all_figures([record for record in records if record.finished], settings.seed)
-
-    return {
-        name: SourceFigures(
-            len(records),
-            sum(is_good(record, settings.levels) for record in records) / len(records),
-            latencies(records),
-        )
-        for name, records in sorted(sources.items())
-    }
+    found = {}
+    for name, of_source in sorted(sources.items()):
+        counted = [record for record in of_source if record.intended_s >= settings.warmup_s]
+        well = sum(record.conduct is Conduct.WELL for record in counted)
+        if counted and len(sources) == 1:
+            found[name] = SourceFigures(well, *of_all)
+        elif counted:
+            rates = _rates(counted, settings.levels, seconds)
+            found[name] = SourceFigures(well, rates, _latencies(of_source, settings))
+    return found
 
 
 def _phases(finished: Sequence[CallRecord]) -> dict[str, LatencyFigures]:

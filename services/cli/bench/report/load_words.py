@@ -14,7 +14,7 @@ from services.cli.view.table import table
 NOT_KNOWN = "-"
 HEAD = ("ms", "calls", "mean", *SHARES)
 SOURCE_HEAD = (
-    *("source, ms", "calls", "attained"),
+    *("source, ms", "calls", "attained", "goodput/s", "shed", "errors"),
     *("ttft p50", "ttft p99", "itl p50", "itl p99", "e2e p50", "e2e p99"),
 )
 SWEEP_HEAD = (
@@ -61,7 +61,8 @@ def sweep_words(sweep: SweepResult[LoadSummary]) -> str:
 
 
 def verdict_words(verdict: LevelVerdict) -> str:
-    unit = UNITS.get(verdict.text.partition("<")[0].partition(">")[0], " ms")
+    quantity = verdict.text.rpartition(":")[2].partition("<")[0].partition(">")[0]
+    unit = UNITS.get(quantity, " ms")
     value = verdict.measured * 100 if unit == "%" else verdict.measured
     word = "kept" if verdict.kept else "missed"
     unsure = "" if verdict.sure else ", within its interval: more calls would tell"
@@ -137,10 +138,15 @@ def _source_words(sources: dict[str, SourceFigures]) -> str:
     if len(sources) < 2:
         return ""
     rows = [
-        (name, str(each.calls), f"{each.attainment:.1%}", *_some_quantiles(each.latencies))
+        (name, str(each.calls), *_some_rates(each.rates), *_some_quantiles(each.latencies))
         for name, each in sources.items()
     ]
     return table(SOURCE_HEAD, rows)
+
+
+def _some_rates(rates: dict[str, float]) -> Sequence[str]:
+    shares = (f"{rates[name]:.1%}" for name in ("sheds", "errors"))
+    return (f"{rates['attainment']:.1%}", number(rates["goodput"]), *shares)
 
 
 def _some_quantiles(latencies: dict[str, LatencyFigures]) -> Sequence[str]:
@@ -155,11 +161,10 @@ def _server_words(summary: LoadSummary) -> str:
     server = summary.server
     if server is None:
         return ""
-    tokens = max(1.0, summary.rates["output_tokens_per_s"] * summary.seconds)
     memory = f", peak memory {server.peak_bytes / 2**20:.0f} MiB" if server.peak_bytes else ""
     return (
         f"server: {server.processes} processes, {server.cpu_s:.1f} CPU seconds, "
-        f"{1e3 * server.cpu_s / tokens:.3g} ms of CPU an output token{memory}"
+        f"{summary.cpu_ms_per_output_token:.3g} ms of CPU an output token{memory}"
     )
 
 

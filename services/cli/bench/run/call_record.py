@@ -20,6 +20,8 @@ EXPECTED = {
     Conduct.RETRIEVE: (CallOutcome.FINISHED,),
 }
 """Ends that are no error, by how the client behaved; being shed is told apart from both."""
+GATEWAY_LINE, QUEUE = "line", "queue"
+"""Names of phases of timelines that are waits in lines: of one, and the end of the others."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,13 @@ class CallRecord:
     def ttua_s(self) -> float:
         """The time until the answer was of use."""
         return self.useful_s - self.intended_s
+
+    @property
+    def queue_s(self) -> float:
+        """The time in lines of the server, by its timeline; nan where it tells none."""
+        phases_ms = self.facts.phases_ms
+        waits_ms = (spent_ms for name, spent_ms in phases_ms.items() if is_queue(name))
+        return sum(waits_ms) / 1e3 if phases_ms else math.nan
 
     @property
     def gaps_s(self) -> list[float]:
@@ -100,6 +109,11 @@ class CallRecord:
             "facts": CallFacts(**row["facts"]),
         }
         return cls(**known)
+
+
+def is_queue(phase: str) -> bool:
+    """Whether a phase of a timeline is a wait in a line: the gateway's, or one of a worker."""
+    return phase == GATEWAY_LINE or phase.endswith(QUEUE)
 
 
 def _plain(value: Any) -> Any:

@@ -162,8 +162,9 @@ class BenchClient:
             now_s = self._now_s()
             record.pieces_s.append(now_s)
             record.piece_tokens += piece.tokens
-            texts.append(piece.text)
-            if watch.add(piece.text):
+            if not piece.thinking:  # a chat goes on from what was answered alone
+                texts.append(piece.text)
+            if watch.add(piece.text, thinking=piece.thinking):
                 record.useful_s = now_s
             if leaves and max(record.piece_tokens, len(record.pieces_s)) >= dialogue.amount:
                 return await self._leave(pieces, dialogue, record)

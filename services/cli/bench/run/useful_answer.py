@@ -1,4 +1,5 @@
-"""Tell when an answer begins to be of use: with its first sentence or JSON value, or by a pattern."""
+"""Tell when an answer begins to be of use: with its first sentence or JSON value, behind its thinking, or by
+a pattern."""
 
 from __future__ import annotations
 
@@ -16,25 +17,34 @@ SENTENCE_END = re.compile(
 )
 """A sentence is over where something follows: the dot of a number is none."""
 OPENING, CLOSING = "{[", "}]"
+THINKING_END = re.compile(r"</think>|\[/THINK\]")
+"""The end of what a model thinks, where a server leaves that in the text of the answer."""
+LONGEST_THINKING_END = 8
+FORMS = "sentence, json, thinking or regex:PATTERN"
 
 
 @dataclass(frozen=True, slots=True)
 class UsefulMarker:
-    """`found(text)`: the answer so far is of use. `name`: as the user said it."""
+    """`found(text)`: the answer so far is of use. `behind_thinking`: it is with the first text behind the end
+    of its thinking, and never where it does not think. `name`: as the user said it."""
 
     name: str
     found: Callable[[str], bool]
+    behind_thinking: bool = False
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Read "sentence", "json" or "regex:PATTERN". Raises ValueError, which says what is possible."""
+        """Read "sentence", "json", "thinking" or "regex:PATTERN". Raises ValueError, which says what is
+        possible."""
         if text == "sentence":
             return cls(text, lambda answer: SENTENCE_END.search(answer) is not None)
         if text == "json":
             return cls(text, has_json_value)
+        if text == "thinking":
+            return cls(text, lambda behind: bool(behind.strip()), behind_thinking=True)
         kind, colon, pattern = text.partition(":")
         if kind != "regex" or not colon or not pattern:
-            raise ValueError(f"{text!r} is no marker: write sentence, json or regex:PATTERN")
+            raise ValueError(f"{text!r} is no marker: write {FORMS}")
         if len(pattern) > MAX_PATTERN_CHARS:
             raise ValueError(f"the pattern has over {MAX_PATTERN_CHARS} characters")
         try:
@@ -50,19 +60,32 @@ class UsefulWatch:
     def __init__(self, marker: UsefulMarker) -> None:
         self._marker = marker
         self._text = ""
+        self._thought = not marker.behind_thinking
+        """The thinking that the marker waits for is over."""
         self.is_useful = False
 
-    def add(self, text: str) -> bool:
-        """Return whether it becomes useful by this piece."""
+    def add(self, text: str, *, thinking: bool = False) -> bool:
+        """Return whether it becomes useful by this piece; a piece of `thinking` is none of the answer."""
         if self.is_useful or len(self._text) > MAX_LOOKED_AT_CHARS:
             return False
+        if thinking:
+            self._thought = True
+            return False
         self._text += text
-        self.is_useful = self._marker.found(self._text)
+        if not self._thought:
+            self._look_for_end()
+        self.is_useful = self._thought and self._marker.found(self._text)
         return self.is_useful
 
     def end(self) -> bool:
         """Return whether it becomes useful by being whole: the last sentence has nothing behind it."""
         return self.add("\n")
+
+    def _look_for_end(self) -> None:
+        """Leave out what was thought; of thinking that goes on keep what its end may begin in."""
+        end = THINKING_END.search(self._text)
+        self._thought = end is not None
+        self._text = self._text[end.end() :] if end else self._text[-LONGEST_THINKING_END:]
 
 
 def has_json_value(text: str) -> bool:

@@ -28,9 +28,12 @@ OUTCOMES_BY_STATUS = {
     503: CallOutcome.SHED,
     504: CallOutcome.EXPIRED,
 }
+THINKING_DELTA = "response.reasoning_text.delta"
+DELTA_TYPES = ("response.output_text.delta", THINKING_DELTA)
+"""The events of a response that have text."""
 LAST_TYPES = ("response.completed", "response.incomplete")
 """The last events of a response; the other interfaces end with a mark."""
-TEXT_FIELDS = ("content", "reasoning_content", "reasoning")
+THINKING_FIELDS = ("reasoning_content", "reasoning")
 
 
 def call_body(interface: str, call: TargetCall, sampling: TargetSampling) -> dict[str, Any]:
@@ -79,10 +82,13 @@ def read_chunk(data: bytes, facts: CallFacts) -> StreamPiece | None:
         raise ended_by_error(0, failed)
     _note(chunk, facts)
     facts.ended = facts.ended or chunk.get("type") in LAST_TYPES
-    if chunk.get("type") == "response.output_text.delta":
-        return StreamPiece(str(chunk.get("delta", "")))
-    text = "".join(_choice_text(choice) for choice in chunk.get("choices") or ())
-    return StreamPiece(text) if text else None
+    if chunk.get("type") in DELTA_TYPES:
+        return StreamPiece(str(chunk.get("delta", "")), thinking=chunk["type"] == THINKING_DELTA)
+    choices = chunk.get("choices") or ()
+    if text := "".join(map(_choice_text, choices)):
+        return StreamPiece(text)
+    thought = "".join(map(_choice_thinking, choices))
+    return StreamPiece(thought, thinking=True) if thought else None
 
 
 def ended_by_error(status: int, error: Any) -> CallEnded:
@@ -98,9 +104,16 @@ def ended_by_error(status: int, error: Any) -> CallEnded:
 
 def _choice_text(choice: Any) -> str:
     delta = _dict(_dict(choice).get("delta"))
-    said = [_dict(choice).get("text"), *(delta.get(name) for name in TEXT_FIELDS)]
+    said = [_dict(choice).get("text"), delta.get("content")]
     calls = delta.get("tool_calls") or ()
     said += [_dict(_dict(each).get("function")).get("arguments") for each in calls]
+    return next((text for text in said if isinstance(text, str) and text), "")
+
+
+def _choice_thinking(choice: Any) -> str:
+    """Return what a model thinks before it answers, where the server tells that apart."""
+    delta = _dict(_dict(choice).get("delta"))
+    said = (delta.get(name) for name in THINKING_FIELDS)
     return next((text for text in said if isinstance(text, str) and text), "")
 
 

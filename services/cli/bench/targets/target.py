@@ -62,10 +62,12 @@ class TargetCall:
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """The text of one event. `tokens` 0: the server does not say how many."""
+    """The text of one event. `tokens` 0: the server does not say how many. `thinking`: it is no part of the
+    answer, as the server says."""
 
     text: str
     tokens: int = 0
+    thinking: bool = False
 
 
 @dataclass(slots=True)

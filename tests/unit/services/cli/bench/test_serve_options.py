@@ -16,6 +16,7 @@ from services.cli.bench.serve_options import (
     build_bench_serve_parser,
     checked_serve_args,
     conduct_shares,
+    named_sources,
 )
 
 
@@ -44,7 +45,10 @@ def parse(*argv: str) -> argparse.Namespace:
         (("--source", "0*synthetic"), "is not between"),
         (("--input-tokens", "x"), "write 256, 128-512"),
         (("--slo", "ttft<1"), "write ttft_p99<300ms"),
-        (("--useful", "word"), "write sentence, json or regex:PATTERN"),
+        (("--slo", "chats:ttft_p99<1s"), "--slo names chats, and the sources are synthetic"),
+        (("--source", "a=synthetic", "--source", "a=prompts:x"), "two sources have one name"),
+        (("--source", "1=synthetic"), "write synthetic, mooncake:FILE"),
+        (("--useful", "word"), "write sentence, json, thinking or regex:PATTERN"),
         (("--cancel", "5"), "write 5%, or SHARE@AMOUNT as 5%@8"),
         (("--cancel", "60%", "--stall", "50%"), "over 100 % together"),
         (("--interface", "completions", "--schema", "5%"), "completions have no schemas"),
@@ -76,10 +80,21 @@ def test_sweeps_sources_and_shares_are_read() -> None:
         "--sweep", "1-32x2", "--source", "2.5*synthetic", "--source", "azure:a:b.csv", "--stall", "2%@9"
     )
     assert args.sweep == SweepPlan(1.0, 32.0, 2.0)
-    assert args.source == [(2.5, "synthetic", ""), (1.0, "azure", "a:b.csv")]
+    assert args.source == [(2.5, "synthetic", "", ""), (1.0, "azure", "a:b.csv", "")]
     (share,) = conduct_shares(args)
     assert (share.conduct, share.share, share.amount) == (Conduct.STALL, 0.02, 9)
     assert parse("--sweep", "1-2").sweep.factor == 1.5
+
+
+def test_sources_are_told_apart_by_their_names() -> None:
+    words = ("prompts:a=b", "chats=2*prompts:a", "prompts:c", "synthetic")
+    args = parse(*(each for word in words for each in ("--source", word)), "--slo", "prompts-2:errors<1%")
+    assert [(name, given.weight, given.file) for name, given in named_sources(args)] == [
+        ("prompts", 1.0, "a=b"),
+        ("chats", 2.0, "a"),
+        ("prompts-2", 1.0, "c"),
+        ("synthetic", 1.0, ""),
+    ]
 
 
 def test_the_help_is_whole() -> None:

@@ -57,6 +57,7 @@ def plan(*argv: str) -> argparse.Namespace:
         (("--rate", "1", "--slo", "fast"), "is no objective: write"),
         (("--rate", "1", "--slo", "errors<1%"), "cannot be predicted"),
         (("--rate", "1", "--slo", "ttua_p50<1s"), "cannot be predicted"),
+        (("--rate", "1", "--slo", "chats:ttft_p50<1s"), "cannot be predicted"),
     ],
 )
 def test_a_wrong_option_is_a_sentence(

@@ -99,11 +99,22 @@ def test_each_source_of_a_mix_has_its_attainment() -> None:
     agents = [call_record(n, at_s=float(n), ttft_s=0.2 * n) for n in (3, 4)]
     for record in agents:
         record.source = "agents"
-    settings = SummarySettings(0.0, 4.0, [ServiceLevel.read("ttft_p50<700ms")])
+    levels = (
+        "ttft_p50<700ms",
+        "test:ttft_p99<50ms",
+        "agents:job_p50<9s",
+        "agents:errors<1%",
+        "none:errors<1%",
+    )
+    settings = SummarySettings(0.0, 4.0, [ServiceLevel.read(level) for level in levels])
     summary = summarize(LoadResult([*chats, *agents], QUIET), settings)
     found = {name: (each.calls, each.attainment) for name, each in summary.sources.items()}
-    assert found == {"agents": (2, 0.5), "test": (3, 1.0)}
-    assert re.search(r"^agents +2 +50\.0% +600 +800 ", summary_words(summary), re.MULTILINE)
+    assert found == {"agents": (2, 0.5), "test": (3, 0.0)}
+    assert [verdict.kept for verdict in summary.verdicts] == [True, False, False, True, False]
+    assert re.search(
+        r"^agents +2 +50\.0% +[\d.]+ +0\.0% +0\.0% +600 +800 ", summary_words(summary), re.MULTILINE
+    )
+    assert "kept    agents:errors<1%: 0%" in summary_words(summary)
     assert json.loads(json.dumps(summary.as_json(), allow_nan=False))["by_source"]["agents"]["calls"] == 2
 
 
@@ -167,6 +178,19 @@ def test_phases_of_the_server_are_in_its_order() -> None:
     phases = summarize(LoadResult(records, QUIET), SETTINGS).phases
     assert list(phases) == ["admit", "decode"]
     assert (phases["decode"].count, phases["decode"].mean) == pytest.approx((2, 6.0))
+
+
+def test_waits_in_the_server_s_lines_are_its_queue() -> None:
+    waits = {
+        "line": 1.0,
+        "prefill.queue": 2.0,
+        "decode.queue": 3.0,
+        "decode.prefill_queue": 4.0,
+        "decode": 50.0,
+    }
+    records = [call_record(phases_ms=waits), call_record(phases_ms={"decode": 5.0}), call_record()]
+    queue = summarize(LoadResult(records, QUIET), SETTINGS).latencies["queue"]
+    assert (queue.count, queue.mean) == pytest.approx((2, 5.0))
 
 
 def test_what_makes_figures_doubtful_is_said() -> None:

@@ -59,3 +59,11 @@ async def test_a_server_that_sends_several_tokens_at_once_is_left_by_tokens() ->
     client = BenchClient(target, HABITS, asyncio.get_running_loop().time, ended.append)
     await client.run(Dialogue((DialogueTurn("Well?", 9),), "test", conduct=Conduct.CANCEL, amount=4))
     assert (len(ended[0].pieces_s), ended[0].piece_tokens, ended[0].output_tokens) == (2, 6, 6)
+
+
+async def test_a_chat_goes_on_from_the_answer_without_what_was_thought() -> None:
+    target, ended = RecordingTarget(StreamPiece("Hm.", thinking=True), StreamPiece("Yes")), list[CallRecord]()
+    client = BenchClient(target, HABITS, asyncio.get_running_loop().time, ended.append)
+    await client.run(Dialogue((DialogueTurn("Well?", 9), DialogueTurn("So?", 9)), "test"))
+    assert target.calls[1].messages == (("user", "Well?"), ("assistant", "Yes"), ("user", "So?"))
+    assert len(ended[0].pieces_s) == 2

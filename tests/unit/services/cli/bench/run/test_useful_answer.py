@@ -61,3 +61,35 @@ def test_an_endless_answer_is_looked_at_up_to_a_limit(monkeypatch: pytest.Monkey
     watch = UsefulWatch(UsefulMarker.read("regex:end"))
     assert not any(watch.add("123456") for _ in range(2))
     assert not watch.add("end")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "useful"),
+    [
+        (("<think>", "Well", "</th", "ink>", "\n\n", "Yes"), 5),
+        (("Hm.[/THINK]No", "."), 0),
+        (("Yes.", " No."), None),
+        (("<think>on and on",), None),
+    ],
+)
+def test_an_answer_is_of_use_with_the_first_text_behind_its_thinking(
+    pieces: tuple[str, ...], useful: int | None
+) -> None:
+    watch = UsefulWatch(UsefulMarker.read("thinking"))
+    found = [index for index, piece in enumerate(pieces) if watch.add(piece)]
+    assert found == ([] if useful is None else [useful])
+    assert not watch.end()
+
+
+@pytest.mark.parametrize(("marker", "found"), [("thinking", [False, False, True]), ("sentence", [False] * 3)])
+def test_thinking_that_a_server_tells_apart_is_none_of_the_answer(marker: str, found: list[bool]) -> None:
+    watch = UsefulWatch(UsefulMarker.read(marker))
+    pieces = (("It is so. ", True), ("So it is. ", True), ("Yes", False))
+    assert [watch.add(text, thinking=thinking) for text, thinking in pieces] == found
+
+
+def test_the_longest_thinking_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(useful_answer, "MAX_LOOKED_AT_CHARS", 10)
+    watch = UsefulWatch(UsefulMarker.read("thinking"))
+    assert not any(watch.add("so then ") for _ in range(9))
+    assert watch.add("</think>Yes")

@@ -128,16 +128,16 @@ def test_a_response_is_sent_and_read(last: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "delta",
+    ("delta", "thinking"),
     [
-        {"reasoning_content": "Hm"},
-        {"reasoning": "Hm"},
-        {"tool_calls": [{"function": {"arguments": "Hm"}}]},
+        ({"reasoning_content": "Hm", "content": None}, True),
+        ({"reasoning": "Hm"}, True),
+        ({"tool_calls": [{"function": {"arguments": "Hm"}}]}, False),
     ],
 )
-def test_thoughts_and_calls_of_a_model_are_text_too(delta: dict[str, Any]) -> None:
+def test_thoughts_and_calls_of_a_model_are_text_too(delta: dict[str, Any], thinking: bool) -> None:
     pieces, _, _ = ask(events({"choices": [{"delta": delta}]}))
-    assert pieces == [StreamPiece("Hm")]
+    assert pieces == [StreamPiece("Hm", thinking=thinking)]
 
 
 def test_what_penstock_alone_says_is_read() -> None:
