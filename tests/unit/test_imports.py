@@ -259,6 +259,7 @@ BENCH_ORDER = (
     "serve",
     "stacks",
     "ab_side",
+    "ab_metric",
     "ab",
     "micro",
     "engine",

@@ -11,6 +11,7 @@ worker         one process of several that make a load
 serve          the command of a load
 stacks/        stacks that a measurement starts itself
 ab_side        a server that is there, or a stack that is started
+ab_metric      what two servers are compared by
 ab             two servers in turns: `penstock bench ab`
 micro/         each hop on this machine over its floor: `penstock bench micro`
 engine         the engine measured in a process of its own: `penstock bench engine`

@@ -13,17 +13,17 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from services.cli.arguments import natural, seconds
-from services.cli.bench.ab_side import AbSide
+from services.cli.bench.ab_metric import FORMS, AbMetric
+from services.cli.bench.ab_side import AbSide, SideServer
 from services.cli.bench.measured_load import find_traits, load_of
 from services.cli.bench.plan.prose import Prose
-from services.cli.bench.report.latency_figures import OF_CALLS, SHARES
 from services.cli.bench.report.load_summary import LoadSummary, SummarySettings, summarize
 from services.cli.bench.report.machine import MachineState
 from services.cli.bench.run.loop_watch import worst_of
-from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args
+from services.cli.bench.serve_options import build_bench_serve_parser, checked_serve_args, said_by
 from services.cli.bench.stats.bootstrap import LEAST_PAIRS
 from services.cli.bench.stats.comparison import PairComparison, compare_pairs, look_plan
 from services.cli.bench.targets.probe import TargetTraits
@@ -31,9 +31,6 @@ from services.cli.bench.targets.target import CallEnded
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from shared.errors import InvalidRequest, PenstockError, Unavailable
 
-RATES = ("goodput", "requests_per_s", "output_tokens_per_s", "tokens_per_s_of_a_user")
-"""Metrics of which more is better."""
-LATENCIES = tuple(f"{quantity}_{share}" for quantity in (*OF_CALLS, "itl", "job") for share in SHARES)
 MAX_PAIRS = 1000
 """The most pairs of rounds."""
 USUAL_ROUND_S = "10"
@@ -60,6 +57,37 @@ class AbResult:
         return [*found, *([f"in {again} rounds calls asked what had been asked before"] if again else [])]
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedSide:
+    """A side with its load: `argv` are its options of `penstock bench serve`, as `args` has them."""
+
+    text: str
+    server: SideServer
+    argv: list[str]
+    args: argparse.Namespace
+    prose: Prose
+    traits: TargetTraits
+
+    @classmethod
+    async def find(cls, text: str, server: SideServer, common: list[str]) -> Self:
+        """Look at what is there. Raises InvalidRequest, Unavailable, and CallEnded where nothing answers."""
+        argv = [*server.options, *common]
+        args = checked_serve_args(build_bench_serve_parser(), argv)
+        prose = Prose.of(args.text)
+        return cls(text, server, argv, args, prose, await find_traits(args, prose))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what another one needs to measure it again."""
+        return {
+            "side": self.text,
+            "commit": self.server.commit or None,
+            "settings": self.server.settings,
+            "options": self.argv,
+            "seed": self.args.seed,
+            "target": asdict(self.traits),
+        }
+
+
 def build_bench_ab_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock bench ab",
@@ -74,7 +102,11 @@ def build_bench_ab_parser() -> argparse.ArgumentParser:
             "started: 'up' with options of `penstock up`, 'commit:NAME' or 'commit:NAME up …'",
         )
     parser.add_argument(
-        "--metric", choices=(*LATENCIES, *RATES), default="ttft_p50", metavar="NAME", help="default ttft_p50"
+        "--metric",
+        type=said_by(AbMetric.read),
+        default=AbMetric.read("ttft_p50"),
+        metavar="NAME",
+        help=f"default ttft_p50; {FORMS}",
     )
     parser.add_argument("--pairs", type=_pairs, default=40, metavar="N", help="at most; default 40")
     parser.add_argument("--time", type=seconds, default=900.0, metavar="S", help="no pair begins later; 900")
@@ -105,37 +137,39 @@ async def _compare_sides(args: argparse.Namespace, sides: list[AbSide], common: 
     """Compare them while all that had to be started stands."""
     machine = MachineState.now()
     async with contextlib.AsyncExitStack() as started:
-        servers = [await started.enter_async_context(side.options()) for side in sides]
-        return await _compare(args, machine, [[*options, *common] for options in servers])
+        servers = [await started.enter_async_context(side.server()) for side in sides]
+        return await _compare(args, machine, servers, common)
 
 
-async def _compare(args: argparse.Namespace, machine: MachineState, sides: list[list[str]]) -> int:
-    parsed = [checked_serve_args(build_bench_serve_parser(), side) for side in sides]
-    proses = [Prose.of(one.text) for one in parsed]
-    traits = [await find_traits(one, prose) for one, prose in zip(parsed, proses, strict=True)]
+async def _compare(
+    args: argparse.Namespace, machine: MachineState, servers: list[SideServer], common: list[str]
+) -> int:
+    texts = (args.a, args.b)
+    sides = [
+        await ComparedSide.find(text, server, common) for text, server in zip(texts, servers, strict=True)
+    ]
 
-    async def measure(side: int, pair: int) -> LoadSummary:
+    async def measure(index: int, pair: int) -> LoadSummary:
         """The two of a pair have equal lengths and times, and texts of their own: neither warms the other."""
-        seeds = ["--seed", str(parsed[side].seed + pair), "--text-seed", str(side + 1)]
-        argv = [*sides[side], *seeds]
+        side = sides[index]
+        argv = [*side.argv, "--seed", str(side.args.seed + pair), "--text-seed", str(index + 1)]
         one = checked_serve_args(build_bench_serve_parser(), argv)
-        result = await load_of(one, argv, proses[side], traits[side], one.rate or 0.0, lambda _: None)
-        chars = traits[side].chars_per_token
+        result = await load_of(one, argv, side.prose, side.traits, one.rate or 0.0, lambda _: None)
+        chars = side.traits.chars_per_token
         return summarize(result, SummarySettings(one.warmup, chars, one.slo, seed=one.seed))
 
-    for name, text, side in zip("AB", (args.a, args.b), sides, strict=True):
-        print(f"{name}: {text}; {shlex.join(side)}")
+    for name, side in zip("AB", sides, strict=True):
+        code = f" at commit {side.server.commit}" if side.server.commit else ""
+        print(f"{name}: {side.text}{code}; {shlex.join(side.argv)}")
     print(f"client on {machine.words()}")
     for sentence in machine.warnings():
         print(f"warning: {sentence}")
     result = await run_pairs(args, measure, time.monotonic)
-    lower = args.metric in LATENCIES
     for sentence in result.warnings():
         print(f"warning: {sentence}")
-    print(result.comparison.verdict(args.metric, lower_is_better=lower))
+    print(_verdict(args.metric, result))
     if args.json:
-        described = _described(args, sides, traits, machine, result)
-        args.json.write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+        args.json.write_text(json.dumps(_described(args, sides, machine, result), indent=1) + "\n", "utf-8")
     return 0
 
 
@@ -157,7 +191,10 @@ async def run_pairs(args: argparse.Namespace, measure: Measure, clock: Callable[
                 values[side].append(_value(summary, args.metric, "AB"[side], pair))
                 summaries[side].append(summary)
         if pair >= 0:
-            print(f"pair {pair + 1}: A {values[0][-1]:.4g}, B {values[1][-1]:.4g} {args.metric}", flush=True)
+            print(
+                f"pair {pair + 1}: A {values[0][-1]:.4g}, B {values[1][-1]:.4g} {args.metric.name}",
+                flush=True,
+            )
         if pair + 1 in looks and compare_pairs(*values, len(looks), seed=0).decided:
             break
     if not values[0]:
@@ -165,36 +202,32 @@ async def run_pairs(args: argparse.Namespace, measure: Measure, clock: Callable[
     return AbResult(compare_pairs(*values, len(looks), seed=0), values, summaries)
 
 
-def _value(summary: LoadSummary, metric: str, side: str, pair: int) -> float:
-    if metric in RATES:
-        value = summary.rates[metric]
-    else:
-        quantity, _, share = metric.partition("_")
-        value = summary.latencies[quantity].quantiles[share].value
+def _value(summary: LoadSummary, metric: AbMetric, side: str, pair: int) -> float:
+    value = metric.of(summary)
     if not (math.isfinite(value) and value > 0):
         ends = ", ".join(f"{count} {outcome} {kind}" for (_, outcome, kind), count in summary.ends.items())
-        raise Unavailable(f"{side} has no {metric} in pair {pair + 1}: its calls ended as {ends or 'none'}")
+        why = f"its calls ended as {ends or 'none'}{metric.hint}"
+        raise Unavailable(f"{side} has no {metric.name} in pair {pair + 1}: {why}")
     return value
 
 
+def _verdict(metric: AbMetric, result: AbResult) -> str:
+    return result.comparison.verdict(metric.name, lower_is_better=metric.lower_is_better)
+
+
 def _described(
-    args: argparse.Namespace,
-    sides: list[list[str]],
-    traits: list[TargetTraits],
-    machine: MachineState,
-    result: AbResult,
+    args: argparse.Namespace, sides: list[ComparedSide], machine: MachineState, result: AbResult
 ) -> dict[str, Any]:
     comparison = asdict(result.comparison)
     return {
-        "metric": args.metric,
+        "metric": args.metric.name,
         "machine": asdict(machine),
         "comparison": {name: value if math.isfinite(value) else None for name, value in comparison.items()},
-        "verdict": result.comparison.verdict(args.metric, lower_is_better=args.metric in LATENCIES),
+        "verdict": _verdict(args.metric, result),
+        "warmup_pairs": args.warmup_pairs,
         "sides": {
             name: {
-                "side": (args.a, args.b)[index],
-                "options": sides[index],
-                "target": asdict(traits[index]),
+                **sides[index].as_json(),
                 "values": result.values[index],
                 "rounds": [summary.as_json() for summary in result.summaries[index]],
             }

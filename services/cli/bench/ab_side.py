@@ -8,14 +8,24 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Self
 
-from services.cli.bench.stacks.commit_tree import commit_tree
-from services.cli.bench.stacks.own_stack import StackPlan, own_stack
+from services.cli.bench.stacks.commit_tree import checkout_commit, commit_tree
+from services.cli.bench.stacks.own_stack import RoleSettings, StackPlan, own_stack, stack_settings
 from services.cli.launcher_process import ROOT
 from shared.errors import InvalidRequest
 
 UP = "up"
 COMMIT = "commit:"
 DETACHING = ("-d", "--detach")
+
+
+@dataclass(frozen=True, slots=True)
+class SideServer:
+    """`options` of `penstock bench serve` lead to it. Of a stack that was started `commit` is its code, and
+    `settings` are those that are no defaults, by role; "" and None: not known."""
+
+    options: tuple[str, ...]
+    commit: str = ""
+    settings: RoleSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +61,23 @@ class AbSide:
         )
 
     @contextlib.asynccontextmanager
-    async def options(self) -> AsyncIterator[tuple[str, ...]]:
-        """Yield the options that name its server, which is started for as long if it has to be.
+    async def server(self) -> AsyncIterator[SideServer]:
+        """Yield its server, which is started for as long if it has to be.
 
         Raises InvalidRequest, Unavailable.
         """
         if self.up is None:
-            yield self.serve
+            yield SideServer(self.serve)
             return
         async with contextlib.AsyncExitStack() as context:
-            tree = await context.enter_async_context(commit_tree(self.commit)) if self.commit else ROOT
-            stack = await context.enter_async_context(own_stack(StackPlan(self.up, tree)))
-            yield ("--grpc", stack.address("grpc"))
+            commit, tree = await checkout_commit(), ROOT
+            if self.commit:
+                commit, tree = await context.enter_async_context(commit_tree(self.commit))
+            plan = StackPlan(self.up, tree)
+            settings = await stack_settings(plan)
+            stack = await context.enter_async_context(own_stack(plan))
+            pids = [word for pid in stack.pids.values() for word in ("--server-pid", str(pid))]
+            yield SideServer(("--grpc", stack.address("grpc"), *pids), commit, settings)
 
 
 def _up_options(words: list[str]) -> tuple[str, ...]:

@@ -18,13 +18,15 @@ BUILD_DEADLINE_S = 900.0
 KERNELS = Path("shared/engine/native")
 BUILT = "_kernels*.so"
 BUILD = "import setuptools; setuptools.setup()"
+CHANGED = ", with changes"
+"""The words behind a commit whose files were changed."""
 TAIL_CHARS = 2000
 """The last words of a command that failed, which are said."""
 
 
 @contextlib.asynccontextmanager
-async def commit_tree(name: str, checkout: Path = ROOT) -> AsyncIterator[Path]:
-    """Lay out a commit of `checkout`, and remove it at the end.
+async def commit_tree(name: str, checkout: Path = ROOT) -> AsyncIterator[tuple[str, Path]]:
+    """Lay out a commit of `checkout`, and remove it at the end; yields its full name and the folder.
 
     Its kernels are compiled where their sources differ from ours, if ours are compiled.
     Raises InvalidRequest where it is no commit, Unavailable where git or the compiler fails.
@@ -38,7 +40,20 @@ async def commit_tree(name: str, checkout: Path = ROOT) -> AsyncIterator[Path]:
         await _run("tar", "-x", "-f", str(archive), "-C", str(tree))
         archive.unlink()
         await _lay_kernels(tree, commit, checkout)
-        yield tree
+        yield commit, tree
+
+
+async def checkout_commit(checkout: Path = ROOT) -> str:
+    """Return the commit of a checkout, and whether files differ from it; "" where it is no checkout of git.
+
+    Raises Unavailable where git fails.
+    """
+    if not (checkout / ".git").exists():
+        return ""
+    git = ("git", "--no-optional-locks", "-C", str(checkout))
+    commit = (await _run(*git, "rev-parse", "HEAD")).strip()
+    changed = await _run(*git, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}{CHANGED if changed.strip() else ''}"
 
 
 async def _commit(name: str, checkout: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -11,11 +12,13 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from services.cli.fleet.fleet_watch import BusAddress
 from services.cli.launcher_process import ROOT
 from services.cli.stack_file import STACK_NAME, stack_address, stack_credentials, stack_instances, stack_pids
 from shared.bus.credentials import load_credentials
+from shared.config.settings import SourceKind
 from shared.errors import Unavailable
 from shared.text.model_source import DEMO_MODEL
 
@@ -39,6 +42,9 @@ DEMO_OPTIONS = (
 """The options of the smallest: the demo model, and no role that it can do without."""
 CONFIGURING = ("PENSTOCK_", "GRPC_")
 """The beginnings of variables that configure a stack."""
+DEFAULT = SourceKind.DEFAULT.value
+RoleSettings = dict[str, dict[str, Any]]
+"""Settings by role and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +96,36 @@ async def own_stack(plan: StackPlan) -> AsyncIterator[OwnStack]:
             await _stop(launcher)
 
 
-async def _launch(plan: StackPlan, folder: Path) -> asyncio.subprocess.Process:
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if plan.configured or not name.startswith(CONFIGURING)
+async def stack_settings(plan: StackPlan) -> RoleSettings | None:
+    """Return the settings of a stack that are no defaults, secrets hidden; None where its code tells none."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "services.launcher.config_report", "--json"),
+        *plan.options,
+        *ALWAYS,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=_environ(plan),
+    )
+    try:
+        async with asyncio.timeout(START_DEADLINE_S):
+            told, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return None if process.returncode else changed_settings(json.loads(told))
+
+
+def changed_settings(report: RoleSettings) -> RoleSettings:
+    """Return the values of a report of `penstock config --json` that are no defaults."""
+    return {
+        role: {name: each["value"] for name, each in settings.items() if each["kind"] != DEFAULT}
+        for role, settings in report.items()
     }
+
+
+async def _launch(plan: StackPlan, folder: Path) -> asyncio.subprocess.Process:
     with (folder / WORDS_NAME).open("wb") as words:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "services.launcher"),
@@ -106,9 +136,18 @@ async def _launch(plan: StackPlan, folder: Path) -> asyncio.subprocess.Process:
             stdout=words,
             stderr=words,
             cwd=None if plan.configured else folder,  # where there is no penstock.toml
-            env={**environ, **plan.variables, "PYTHONPATH": str(plan.tree)},
+            env=_environ(plan),
             start_new_session=True,  # Ctrl-C reaches this process alone, which ends that one
         )
+
+
+def _environ(plan: StackPlan) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if plan.configured or not name.startswith(CONFIGURING)
+    }
+    return {**kept, **plan.variables, "PYTHONPATH": str(plan.tree)}
 
 
 async def _until_ready(launcher: asyncio.subprocess.Process, folder: Path) -> None:

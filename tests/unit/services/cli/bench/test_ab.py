@@ -105,7 +105,7 @@ def test_a_round_without_the_metric_says_how_its_calls_ended() -> None:
     [
         (("a",), "required: b"),
         (("a", "b", "--pairs", "5"), "not a whole number from 6 to 1000"),
-        (("a", "b", "--metric", "speed"), "invalid choice: 'speed'"),
+        (("a", "b", "--metric", "speed"), "'speed' is no metric: write ttft_p50"),
         (("a", "b", "--", "--rate", "x"), "'x' is not a number"),
         (
             (

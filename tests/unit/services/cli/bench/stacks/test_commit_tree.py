@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.bench.stacks.commit_tree import KERNELS, commit_tree
+from services.cli.bench.stacks.commit_tree import CHANGED, KERNELS, checkout_commit, commit_tree
 from shared.errors import InvalidRequest, Unavailable
 
 SOURCE = KERNELS / "one.cpp"
@@ -42,7 +42,8 @@ def laid(checkout: Path, name: str) -> dict[str, str]:
     """Return the files of a commit's kernels while it is laid out."""
 
     async def main() -> dict[str, str]:
-        async with commit_tree(name, checkout) as tree:
+        async with commit_tree(name, checkout) as (commit, tree):
+            assert commit == git(checkout, "rev-parse", name).strip()
             found = {path.name: path.read_text() for path in (tree / KERNELS).iterdir()}
         assert not tree.exists()
         return found
@@ -81,3 +82,13 @@ def test_what_is_no_commit_is_refused_by_name(checkout: Path, name: str) -> None
 def test_code_that_is_no_checkout_has_no_commits(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="is no git checkout, so it has no commit 'HEAD'"):
         laid(tmp_path, "HEAD")
+
+
+def test_a_checkout_tells_its_commit_and_whether_files_differ(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    head = git(checkout, "rev-parse", "HEAD").strip()
+    assert asyncio.run(checkout_commit(checkout)) == head
+    (checkout / SOURCE).write_text("third")
+    assert asyncio.run(checkout_commit(checkout)) == head + CHANGED
+    assert asyncio.run(checkout_commit(tmp_path_factory.mktemp("no-checkout"))) == ""
