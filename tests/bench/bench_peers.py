@@ -4,6 +4,7 @@
     python -m tests.bench.bench_peers llama.cpp --model FILE.gguf --folder DIR --server llama-server
     python -m tests.bench.bench_peers vllm      --model DIR       --folder DIR --venv DIR
     python -m tests.bench.bench_peers dynamo    --model DIR       --folder DIR --venv DIR
+    python -m tests.bench.bench_peers openvino  --model DIR       --folder DIR --venv DIR
     python -m tests.bench.bench_peers table     --folder DIR
 
 Each is started alone with all cores of the machine, and asked over HTTP. Loads: chats of MT-Bench (`--chats`)
@@ -12,7 +13,8 @@ times 0.03, and at 4, which is over what two cores serve; four agents at once, w
 and grow by what tools say; questions at 0.6 a second, a quarter of them behind 2,500 tokens of text. A round
 has texts of its own, so that caches know what a call repeats alone. Answers have all their tokens. Goodput
 counts calls with the first token within 1 s and the others within 50 ms; none waits for over 20 s.
-`peers/README.md` says how to get each server.
+`--loads` takes some of these, `--share` a part of their questions and seconds, `--name` is that of the rows
+in the table. `peers/README.md` says how to get each server.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.bench.serve_contenders import Contender, dynamo, llama_cpp, penstock, vllm
+from tests.bench.serve_contenders import Contender, dynamo, llama_cpp, openvino, penstock, vllm
 from tests.support.data import REPOSITORY
 
+SERVERS = ("penstock", "llama.cpp", "vllm", "openvino", "dynamo")
+LOADS = ("chat-1", "chat-4", "mooncake", "overload", "agents", "long")
 ROUND_CHATS = {"chat-1": (10, 1), "chat-4": (30, 4)}
 """Questions of a round and the clients that ask them, one question after another."""
 OUTPUT_TOKENS = 64
@@ -47,16 +51,17 @@ COLUMNS = ("ttft p50", "ttft p99", "itl p50", "itl p99", "job p50", "goodput", "
 
 
 def loads(options: argparse.Namespace, number: int, folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the loads of a round by name."""
+    """Yield the loads of a round by name; their texts are the same whichever of them are wanted."""
     questions = options.chats.read_text("utf-8").splitlines()
     begin = number * sum(count for count, _ in ROUND_CHATS.values())
     for name, (count, clients) in ROUND_CHATS.items():
+        asked = max(1, round(count * options.share))
         part = folder / f"{name}.jsonl"
-        part.write_text("\n".join(questions[begin : begin + count]) + "\n", "utf-8")
+        part.write_text("\n".join(questions[begin : begin + asked]) + "\n", "utf-8")
         begin += count
-        lengths = ["--requests", str(count), "--output-tokens", str(OUTPUT_TOKENS)]
+        lengths = ["--requests", str(asked), "--output-tokens", str(OUTPUT_TOKENS)]
         yield name, ["--source", f"prompts:{part}", "--concurrency", str(clients), *lengths]
-    lengths = ["--length-scale", str(LENGTH_SCALE), "--duration", str(TRACE_S)]
+    lengths = ["--length-scale", str(LENGTH_SCALE), "--duration", str(TRACE_S * options.share)]
     for place, (name, rate) in enumerate(TRACE_RATES.items()):
         texts = ["--text-seed", f"{number * len(TRACE_RATES) + place}"]
         yield name, ["--source", f"mooncake:{options.trace}", "--rate", str(rate), *lengths, *texts]
@@ -64,10 +69,11 @@ def loads(options: argparse.Namespace, number: int, folder: Path) -> Iterator[tu
     sessions.write_text("".join(json.dumps(each) + "\n" for each in agent_sessions(number)))
     at_once = ["--concurrency", str(AGENTS), "--requests", str(AGENTS)]
     yield "agents", ["--source", f"agents:{sessions}", *at_once]
-    asked = folder / "chat-4.jsonl"
-    mixed = ["--source", f"3*prompts:{asked}", "--source", "1*synthetic", "--input-tokens", str(LONG_TOKENS)]
-    pace = ["--rate", str(LONG_RATE), "--duration", str(LONG_S), "--output-tokens", str(OUTPUT_TOKENS)]
-    yield "long", [*mixed, *pace, "--cache-bust", "--text-seed", str(number)]
+    chats = folder / "chat-4.jsonl"
+    mixed = ["--source", f"3*prompts:{chats}", "--source", "1*synthetic", "--input-tokens", str(LONG_TOKENS)]
+    pace = ["--rate", str(LONG_RATE), "--duration", str(LONG_S * options.share)]
+    answers = ["--output-tokens", str(OUTPUT_TOKENS)]
+    yield "long", [*mixed, *pace, *answers, "--cache-bust", "--text-seed", str(number)]
 
 
 def agent_sessions(number: int) -> list[dict[str, Any]]:
@@ -94,10 +100,12 @@ def measure(options: argparse.Namespace) -> None:
         _bench(contender, Path(folder) / "warm.json", warm)
         for number in range(options.first_round, options.first_round + options.rounds):
             for name, words in loads(options, number, Path(folder)):
+                if name not in options.loads:
+                    continue
                 spent_s = contender.cpu_s()
                 report = _bench(contender, Path(folder) / f"{name}.json", words)
                 report["server"] = {"cpu_s": contender.cpu_s() - spent_s, "pss_mb": contender.pss_mb()}
-                out = options.folder / f"{options.what}-{name}-{number}.json"
+                out = options.folder / f"{options.name or options.what}-{name}-{number}.json"
                 out.write_text(json.dumps(report, indent=1) + "\n")
                 print(f"{options.what}, round {number}, {name}", file=sys.stderr, flush=True)
 
@@ -108,6 +116,7 @@ def started(options: argparse.Namespace) -> Iterator[Contender]:
     log = options.folder / f"{options.what}.log"
     servers: dict[str, Any] = {
         "penstock": lambda: penstock(options.model, ["--speculator", "0"]),
+        "openvino": lambda: openvino(options.model, options.venv, log),
         "llama.cpp": lambda: llama_cpp(options.model, options.server, log),
         "vllm": lambda: vllm(options.model, options.venv, log, caches_prefixes=True),
         "dynamo": lambda: dynamo(options.model, options.venv, options.folder),
@@ -166,20 +175,32 @@ def table(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def _load_names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := set(names) - set(LOADS):
+        raise argparse.ArgumentTypeError(f"no such load: {', '.join(sorted(unknown))}")
+    return names
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("penstock", "llama.cpp", "vllm", "dynamo", "table"))
+    parser.add_argument("what", choices=(*SERVERS, "table"))
     parser.add_argument("--folder", type=Path, required=True, help="where reports are")
     parser.add_argument("--model", type=Path, help="weights that the server reads")
     parser.add_argument("--server", type=Path, help="llama.cpp's llama-server")
-    parser.add_argument("--venv", type=Path, help="the environment of vLLM or Dynamo")
+    parser.add_argument("--venv", type=Path, help="the environment of vLLM, OpenVINO or Dynamo")
     parser.add_argument("--chats", type=Path, help="MT-Bench's questions, a JSON object a line")
     parser.add_argument("--trace", type=Path, help="Mooncake's trace")
     parser.add_argument("--rounds", type=int, default=1, help="there are questions for two")
     parser.add_argument("--first-round", type=int, default=0, metavar="N")
+    parser.add_argument("--loads", type=_load_names, default=LOADS, metavar="NAME,…", help=", ".join(LOADS))
+    parser.add_argument("--share", type=float, default=1.0, help="of questions and seconds; 0.5 is half")
+    parser.add_argument("--name", default="", help="in the table, without a hyphen; default: the server's")
     options = parser.parse_args()
+    if "-" in options.name:
+        parser.error("--name has a hyphen, which reports' names are cut at")
     if options.what == "table":
         print(table(options.folder))
     else:

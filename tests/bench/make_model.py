@@ -26,6 +26,8 @@ WEIGHT_STD = 0.02
 BOS, EOS = "<|bos|>", "<|endoftext|>"
 TRAINING_CHARACTERS = 12_000_000  # enough for 32,000 merges, and trained in seconds
 PIECE_CHARACTERS = 20_000
+CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}\n\n{% endfor %}"
+"""What servers want that are asked for chats."""
 
 _COMMON = {
     "vocab_size": VOCAB_SIZE,
@@ -52,6 +54,22 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-6,
         "rope_theta": 1_000_000.0,
         "use_sliding_window": False,
+        **_COMMON,
+    },
+    # The shape of Llama-3.2-1B with a smaller vocabulary: 1,039 M parameters.
+    "l1b": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
         **_COMMON,
     },
     # A small Llama: 100 M parameters.
@@ -152,6 +170,7 @@ def make_model(config: dict[str, Any], folder: Path, texts: Iterable[str], seed:
                 "bos_token": BOS,
                 "eos_token": EOS,
                 "add_bos_token": False,
+                "chat_template": CHAT_TEMPLATE,
                 "clean_up_tokenization_spaces": False,
                 "model_max_length": config["max_position_embeddings"],
             },

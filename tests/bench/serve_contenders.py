@@ -27,6 +27,7 @@ KV_TOKENS = 16_384  # room for all sequences of a column at once
 CONTEXT_TOKENS = 8192
 STREAMS = 16
 THREADS = len(os.sched_getaffinity(0))
+OPENVINO_SERVER = Path(__file__).parent / "peers" / "openvino_server.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,16 @@ def llama_cpp(gguf: Path, server: Path, log: Path) -> Iterator[list[Contender]]:
     command += ["-c", str(KV_TOKENS), "-np", str(STREAMS), "-kvu", "-cb", "--no-webui", "--alias", gguf.stem]
     with _server(command, port, {}, log) as pid:
         yield [Contender("llama.cpp", pid, f"127.0.0.1:{port}", gguf.stem)]
+
+
+@contextmanager
+def openvino(model: Path, venv: Path, log: Path) -> Iterator[list[Contender]]:
+    """OpenVINO GenAI's continuous batching behind `peers/openvino_server.py`: Model Server is a container."""
+    port = _free_port()
+    command = [str(venv / "bin" / "python"), str(OPENVINO_SERVER), "--model", str(model)]
+    command += ["--port", str(port), "--threads", str(THREADS), "--streams", str(STREAMS)]
+    with _server(command, port, {}, log) as pid:
+        yield [Contender("OpenVINO GenAI", pid, f"127.0.0.1:{port}", model.name)]
 
 
 @contextmanager

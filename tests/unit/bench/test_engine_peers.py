@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("shape", "millions"), [("q05b", 387), ("l100m", 100)])
+@pytest.mark.parametrize(("shape", "millions"), [("q05b", 387), ("l100m", 100), ("l1b", 1039)])
 def test_the_shapes_have_the_parameters_that_they_say(shape: str, millions: int) -> None:
     count = sum(torch.Size(size).numel() for size in tensor_shapes(SHAPES[shape]).values())
     assert round(count / 1e6) == millions
