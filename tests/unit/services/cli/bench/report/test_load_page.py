@@ -131,3 +131,11 @@ def test_a_busy_machine_is_told() -> None:
     now = MachineState.now()
     assert now.cores >= 1
     assert now.processor in now.words()
+
+
+def test_large_numbers_of_an_axis_are_written_out() -> None:
+    drawn = plot("t", "x", "y", [PlotCurve("c", [(0.0, 0.0), (40_000.0, 1000.0)])])
+    assert re.findall(r">([\d.e+]+)</text>", drawn) == [
+        *("0", "10000", "20000", "30000", "40000"),
+        *("0", "250", "500", "750", "1000"),
+    ]
