@@ -81,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(arguments: Sequence[str]) -> int:
+    if len(arguments) > 1 and arguments[0] == "help":
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(command_usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else EXIT_USAGE
@@ -89,8 +91,7 @@ def run_command(arguments: Sequence[str]) -> int:
         print(f"penstock {_version()}")
         return 0
     if name not in COMMANDS:
-        kind = "option" if name.startswith("-") else "command"
-        print(f"penstock: there is no {kind} {name!r}\n\n{command_usage()}", file=sys.stderr)
+        print(f"penstock: {_unknown(name)} `penstock help` lists the commands", file=sys.stderr)
         return EXIT_USAGE
     if name in LAUNCHER_PROGRAMS:
         become(LAUNCHER_PROGRAMS[name], rest)
@@ -98,6 +99,15 @@ def run_command(arguments: Sequence[str]) -> int:
         command = importlib.import_module(f"services.cli.{MODULES[name]}")
     code: int = command.main(rest)
     return code
+
+
+def _unknown(name: str) -> str:
+    """Say that there is no such command, and which one was probably meant."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for a slip of the fingers alone
+
+    kind = "option" if name.startswith("-") else "command"
+    meant = get_close_matches(name, COMMANDS, 1)
+    return f"there is no {kind} {name!r}" + (f": did you mean {meant[0]}?" if meant else ";")
 
 
 def command_usage() -> str:
@@ -110,7 +120,7 @@ def command_usage() -> str:
             "",
             *lines,
             "",
-            "penstock COMMAND --help tells the options.",
+            "penstock help COMMAND tells the options.",
         ]
     )
 

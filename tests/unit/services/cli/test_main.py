@@ -39,8 +39,22 @@ def usage_error(argv: list[str]) -> int | str | None:
 
 def test_no_command_and_an_unknown_one_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
+    capsys.readouterr()
     assert main(["launch"]) == 2
-    assert "no command 'launch'" in capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == "penstock: there is no command 'launch'; `penstock help` lists the commands"
+
+
+def test_a_slip_of_the_fingers_is_told_what_was_probably_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stauts"]) == 2
+    assert "no command 'stauts': did you mean status?" in capsys.readouterr().err
+
+
+def test_help_of_a_command_is_what_it_says_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["help", "ask"])
+    assert end.value.code == 0
+    assert "usage: penstock ask" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["ask", "status", "audit"])
