@@ -8,11 +8,20 @@ from pathlib import Path
 from services.gateway.scope.outcome import Outcome
 from shared.errors import Unavailable
 from shared.files.api_key_file import new_api_key
-from shared.messages import Message, Retrieve, Retrieved, ScoredPassage
+from shared.messages import (
+    AnswerCited,
+    CitedSentence,
+    Message,
+    Retrieve,
+    Retrieved,
+    ScoredPassage,
+    Tokenize,
+)
 from tests.integration.gateway_peers import Answer
 from tests.integration.http_edge import edge
+from tests.integration.test_gateway_cited_sentences import PATIENCE_MS, citing
 from tests.integration.test_gateway_console import keys_of
-from tests.integration.test_gateway_prompt_passages import serving
+from tests.integration.test_gateway_prompt_passages import RIVER, serving
 from tests.support.browser import Page, page
 from tests.support.records import make_record
 from tests.support.wait import until
@@ -54,6 +63,25 @@ async def test_markup_in_questions_answers_and_passages_stays_text(nats_url: str
         assert await tab.run("window.hacked") is None
         refused = "Promise.resolve().then(() => (document.body.innerHTML = '<i>')).catch((e) => e.name)"
         assert await tab.run(refused) == "TypeError"  # the policy lets no text become markup
+
+
+async def test_a_sentence_leads_to_the_words_that_support_it(nats_url: str) -> None:
+    """Places count characters, of which a wave is one, and two of a browser's units."""
+    cited = AnswerCited((CitedSentence(2, 23, 2, 6, 20, 0.75), CitedSentence(24, 35, support=0.25)))
+    async with page() as tab, serving(nats_url, cite_wait_ms=PATIENCE_MS) as (peers, running):
+        peers["retriever-0"].answers = citing(cited)
+        await tab.open(f"http://{running.http.address}/")
+        await ask(tab, "what flows?")
+        envelope, prefill = await peers.placed()
+        answer = "\U0001f30a Water flows downhill. It is blue."
+        await peers.text(envelope.request_id, prefill.prompt_len, answer, ids=(7,), finish="stop")
+        await tab.until(ANSWERED)
+        shown = answer.replace("downhill.", "downhill.[2]")
+        assert await tab.text(".message.answer .text") == shown
+        assert await tab.text(".unsupported") == "It is blue."
+        await tab.click(".cite")
+        assert await tab.text(".sources li.cited .passage") == RIVER.text
+        assert await tab.text(".sources li.cited mark") == RIVER.text[6:20] == "flows downhill"
 
 
 async def test_a_key_is_asked_for_kept_in_the_tab_and_sent(nats_url: str, tmp_path: Path) -> None:
@@ -124,3 +152,21 @@ async def test_a_cancel_ends_the_request_and_keeps_what_has_come(nats_url: str) 
         assert await tab.run("document.querySelector('#cancel').hidden")
         await here.idle()
         await until(lambda: any(here.peers.cancels().values()))
+
+
+async def test_a_cancelled_answer_stays_in_the_conversation_until_a_new_one(nats_url: str) -> None:
+    async with page() as tab, edge(nats_url) as here:
+        await tab.open(f"http://{here.running.http.address}/")
+        await tab.until("document.querySelector('#model option')")
+        await tab.click("#retrieval")
+        for question, asked in (("hello", 1), ("go on", 3), ("anew", 1)):
+            await ask(tab, question)
+            envelope, prefill = await here.peers.placed()
+            messages = [m for _, m in here.peers["tokenizer-0"].of(Tokenize) if isinstance(m, Tokenize)]
+            assert len(messages[-1].chat) == asked
+            await here.peers.text(envelope.request_id, prefill.prompt_len, "so far", ids=(7,))
+            await tab.until("[...document.querySelectorAll('.answer .text')].at(-1).textContent === 'so far'")
+            await tab.click("#cancel" if question != "go on" else "#chat-clear")
+            await tab.until("document.querySelector('#cancel').hidden")
+            await here.idle()
+            here.peers["prefill-0"].got.clear()

@@ -1,10 +1,9 @@
 // One answer of the chat: its text as it comes, its citations and passages, what it took.
 
+import { citedAnswer } from "./citations.js";
 import { make, shownMs } from "./dom.js";
 import { mark } from "./requests.js";
 import { showTimeline } from "./waterfall.js";
-
-const CITATION = /\[([1-9][0-9]?)\]/g;
 
 export class Answer {
   constructor() {
@@ -27,40 +26,15 @@ export class Answer {
   end(part) {
     this.element.setAttribute("aria-busy", "false");
     if (!part) return;
-    const passages = part.passages ?? [];
-    if (passages.length) this.cite(passages);
+    if (part.passages?.length) {
+      const { pieces, details } = citedAnswer(this.text, part.passages, part.citations ?? []);
+      this.place.replaceChildren(...pieces);
+      this.element.append(details);
+    }
     for (const note of [part.degraded && `left out under pressure: ${part.degraded}`, part.warning].filter(Boolean)) {
       this.element.append(make("p", { class: "stats" }, note));
     }
     if (part.timeline) this.element.append(this.stats(part));
-  }
-
-  cite(passages) {
-    const sources = new Map();
-    const rows = [...passages].sort((a, b) => (a.prompt_place || 99) - (b.prompt_place || 99)).map((passage) => {
-      const place = passage.prompt_place;
-      const head = place ? `[${place}] ${passage.source}` : passage.source;
-      const source = make("p", { class: "source" }, head, place ? null : make("span", { class: "unused" }, " · not in the prompt"));
-      const row = make("li", { tabindex: "-1" }, source, make("p", { class: "passage" }, passage.text));
-      if (place) sources.set(place, row);
-      return row;
-    });
-    const details = make("details", { class: "sources" }, make("summary", {}, `${passages.length} passages`), make("ol", {}, ...rows));
-    this.place.replaceChildren(...this.pieces(sources, details));
-    this.element.append(details);
-  }
-
-  pieces(sources, details) {
-    const made = [];
-    let read = 0;
-    for (const found of this.text.matchAll(CITATION)) {
-      const row = sources.get(Number(found[1]));
-      if (!row) continue;
-      made.push(this.text.slice(read, found.index));
-      read = found.index + found[0].length;
-      made.push(make("button", { type: "button", class: "cite", "aria-label": `Passage ${found[1]}`, onclick: () => showRow(row, details) }, found[0]));
-    }
-    return [...made, this.text.slice(read)];
   }
 
   stats(part) {
@@ -76,12 +50,4 @@ export class Answer {
     const facts = [`TTFT ${shownMs(timeline.ttft_us)}`, `${usage.completion_tokens} tokens`, speed, usage.cached_tokens ? `${usage.cached_tokens} of ${usage.prompt_tokens} cached` : ""];
     return make("div", { class: "stats" }, ...facts.filter(Boolean).map((fact) => make("span", {}, fact)), make("button", { type: "button", class: "quiet", onclick: show }, "Timeline"));
   }
-}
-
-function showRow(row, details) {
-  details.open = true;
-  for (const other of details.querySelectorAll(".cited")) other.classList.remove("cited");
-  row.classList.add("cited");
-  row.focus({ preventScroll: true });
-  row.scrollIntoView({ block: "nearest" });
 }

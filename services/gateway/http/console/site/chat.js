@@ -48,11 +48,12 @@ async function ask(question) {
         part = chunk.penstock?.requests?.[0] ?? part;
       },
     });
-    turns = [...messages, { role: "assistant", content: answer.text }];
   } catch (error) {
     follow(() => answer.fail(sentence(error)));
   } finally {
     end();
+    // A cancelled answer stays as far as it came, a question without any is not asked again; a new chat has neither.
+    if (answer.text && answer.element.isConnected) turns = [...messages, { role: "assistant", content: answer.text }];
     follow(() => answer.end(part));
   }
 }
