@@ -66,6 +66,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
             messages.SettleKeyUse,
             messages.ClaimKey,
             messages.LeaveKey,
+            messages.ConsoleRequest,
         ),
     },
     "tokenizer": {},

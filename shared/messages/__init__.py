@@ -15,6 +15,7 @@
     kv          the control messages of KV transfers
     drafts      draft sessions
     accounts    an operator asks where the time of a request went
+    console     a gateway asks another one what a console shows of it
     fleet       heartbeats, prefix snapshots, audits, drain
     compatibility  how two versions of the code understand each other: read it before you change a message
 
@@ -39,6 +40,15 @@ from shared.messages.citing import (
     CitedSentence,
 )
 from shared.messages.compatibility import ASKS_THAT_DECIDE, MEANING_VERSION
+from shared.messages.console import (
+    ConsoleReport,
+    ConsoleRequest,
+    EndedRow,
+    RequestPlace,
+    RunningRow,
+    SlotCounts,
+    TimedPhase,
+)
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import Accepted, Envelope, Failure
 from shared.messages.fleet import (
@@ -243,6 +253,8 @@ Message = (
     | Drain
     | UsageRequest
     | UsageReport
+    | ConsoleRequest
+    | ConsoleReport
 )
 
 __all__ = [
@@ -293,6 +305,8 @@ __all__ = [
     "CitedSentence",
     "ClaimKey",
     "ClientCancel",
+    "ConsoleReport",
+    "ConsoleRequest",
     "CorpusReport",
     "CountKeyRefusals",
     "DecodeReport",
@@ -306,6 +320,7 @@ __all__ = [
     "Drain",
     "Embed",
     "Embedded",
+    "EndedRow",
     "Envelope",
     "Failure",
     "Filters",
@@ -349,6 +364,7 @@ __all__ = [
     "Prefill",
     "PromptLogprobs",
     "RequestAccount",
+    "RequestPlace",
     "RerankTexts",
     "Reserve",
     "ResponseFound",
@@ -357,8 +373,10 @@ __all__ = [
     "Retrieve",
     "Retrieved",
     "RetrieverReport",
+    "RunningRow",
     "ScoredPassage",
     "SettleKeyUse",
+    "SlotCounts",
     "Snapshot",
     "SnapshotRequest",
     "Successor",
@@ -367,6 +385,7 @@ __all__ = [
     "TenantQueue",
     "Text",
     "TextScores",
+    "TimedPhase",
     "TokenBytes",
     "Tokenize",
     "Tokenized",

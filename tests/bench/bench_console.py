@@ -27,6 +27,7 @@ from services.gateway.http.console.fleet_picture import fleet_picture
 from services.gateway.http.console.latency_picture import latency_picture
 from services.gateway.http.console.request_list import request_list
 from services.gateway.scope.outcome import Outcome
+from services.gateway.session.console_report import console_report
 from shared.bus import Bus
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import fleet
@@ -143,8 +144,10 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             grown_mb = pss_mb(os.getpid()) - before_mb
             context = running.context
             making = {
-                PAGES[0]: making_ms(lambda: fleet_picture(context) | latency_picture(context.latencies)),
-                PAGES[1]: making_ms(lambda: request_list(0, (), context.ended_requests)),
+                PAGES[0]: making_ms(
+                    lambda: fleet_picture(context) | latency_picture((console_report(context, 0, ()),))
+                ),
+                PAGES[1]: making_ms(lambda: request_list((console_report(context, 0, ()),))),
             }
     finally:
         await server.stop()

@@ -45,6 +45,7 @@ ANSWERS = {
     "AuditReport", "Detokenized", "Embedded", "TokenBytes", "ResponseFound", "ResponseMissing",
     "TextScores", "RequestAccount", "NoAccount", "KeyUsesBegun", "KeyUsesRefused", "KeyKeptElsewhere",
     "KeyClaimed", "HandedOver", "Successor", "UsageReport",
+    "ConsoleReport",
 }  # fmt: skip
 """The messages that nobody may send but to who has asked."""
 

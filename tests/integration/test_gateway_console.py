@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from services.gateway.http.console.request_list import MAX_SHOWN_LATEST, MAX_SHOWN_LIVE
 from services.gateway.http.console.site_files import POLICY_PARTS, site_files
 from services.gateway.scope.outcome import Outcome
+from services.gateway.session.console_report import MAX_SHOWN_LATEST, MAX_SHOWN_LIVE
 from services.gateway.tracing.ended_requests import MAX_ENDED_REQUESTS
+from shared.bus.subjects import inbox
 from shared.bus.wire_schema import schema_digest
+from shared.deadline import Deadline
 from shared.errors import Unavailable
 from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, new_api_key
-from tests.integration.gateway_peers import MODEL
+from shared.messages import ConsoleReport, ConsoleRequest
+from tests.integration.gateway_peers import GATEWAY, MODEL
 from tests.integration.http_edge import CHAT, HELLO, edge
 from tests.support.http import call, http_client
 from tests.support.records import make_record
@@ -121,6 +125,24 @@ async def test_the_pipeline_shows_instances_and_the_last_requests(nats_url: str)
     assert found["decode-0"]["engine"]["kv_blocks"] == 1000
     assert shown["latency"]["windows"][0]["outcomes"] == {"finished": 1}
     assert shown["latency"]["windows"][0]["ttft"]["count"] == 1
+
+
+async def test_other_gateways_requests_and_rates_are_shown_and_a_silent_one_is_named(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        other, mute = [await here.peers.add("gateway", number) for number in (1, 2)]
+        here.running.context.record_end(make_record(request_id="ours"), Outcome.finished("stop"))
+        deadline = Deadline.after(60)
+        envelope = here.peers.bus.envelope(deadline=deadline)
+        report = await here.peers.bus.ask(inbox("gateway", GATEWAY), ConsoleRequest(), envelope, deadline)
+        assert isinstance(report, ConsoleReport)
+        theirs = replace(report, live=3, ended=tuple(replace(row, id="theirs") for row in report.ended))
+        other.answers, mute.answers = lambda _: theirs, lambda _: None
+        await here.running.knows("gateway", 2)
+        requests = (await call(here.client, "/console/requests")).body
+        pipeline = (await call(here.client, "/console/pipeline")).body
+    assert {request["id"] for request in requests["ended"]} == {"ours", "theirs"}
+    assert (requests["live"], requests["silent"]) == (3, ["gateway-2"])
+    assert pipeline["latency"]["windows"][1]["outcomes"] == {"finished": 2}
 
 
 async def test_so_many_running_requests_are_shown_and_all_are_counted(nats_url: str) -> None:

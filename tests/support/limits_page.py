@@ -101,6 +101,7 @@ OWN_PLACES = (
     "services/gateway/admission",
     "services/gateway/http/console",
     "services/gateway/http/openapi",
+    "services/gateway/session/console_report.py",
     "services/gateway/scope/recent_latencies.py",
     "services/gateway/fleet",
     "services/gateway/prompt",

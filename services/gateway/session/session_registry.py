@@ -23,6 +23,7 @@ from services.gateway.scope.call_identity import CallIdentity, call_identity
 from services.gateway.scope.live_counts import LiveCounts
 from services.gateway.scope.session_state import RequestPhase
 from services.gateway.scope.text_row import rows_by_request
+from services.gateway.session.console_report import MAX_SHOWN_LIVE, console_report
 from services.gateway.session.running_computations import RunningComputations
 from services.gateway.session.session import Session
 from shared import messages
@@ -178,10 +179,6 @@ class SessionRegistry:
                 self._idle.set()
             self._changed()
 
-    def live_sessions(self, count: int) -> list[Session]:
-        """Return at most so many, those that came first."""
-        return list(itertools.islice(self._live.values(), count))
-
     @property
     def live_count(self) -> int:
         return len(self._live)
@@ -232,7 +229,7 @@ class SessionRegistry:
                 self._answer(envelope, messages.CancelAck(found, ""))
             case _ if isinstance(message, KeyMessage):
                 self._key_gate.receive(delivery, message)
-            case AuditRequest() | SnapshotRequest() | messages.UsageRequest():
+            case AuditRequest() | SnapshotRequest() | messages.UsageRequest() | messages.ConsoleRequest():
                 self._answer(envelope, self._report_for(message))
             case messages.AccountRequest(name):
                 self._context.tasks.start("account", self._answer_account(envelope, name))
@@ -304,8 +301,16 @@ class SessionRegistry:
             return self.audit()
         if isinstance(message, SnapshotRequest):
             return Snapshot(0, b"")
+        if isinstance(message, messages.ConsoleRequest):
+            return self.console_report()
         usage = self._context.usage
         return messages.UsageReport(self._incarnation, usage.since_unix_us, tuple(usage.rows()))
+
+    def console_report(self) -> messages.ConsoleReport:
+        """Return what a console shows of this gateway."""
+        return console_report(
+            self._context, len(self._live), itertools.islice(self._live.values(), MAX_SHOWN_LIVE)
+        )
 
     def audit(self) -> AuditReport:
         held = tuple(

@@ -398,5 +398,6 @@ def _requests() -> Schema:
             "live": _COUNT,
             "running": array(answer_of({**shared, "phase": choice(phase.value for phase in RequestPhase)})),
             "ended": array(answer_of(ended)),
+            "silent": array(text("a gateway that does not answer, whose requests are missing")),
         }
     )

@@ -33,6 +33,7 @@ export function showRequests(list) {
   last = list;
   ended = new Map(list.ended.map((request) => [request.id, request]));
   setText(byId("fact-live"), String(list.live));
+  setText(byId("requests-silent"), list.silent.length ? `${list.silent.join(", ")} did not answer: what they have is missing here` : "");
   const [name, , order] = VIEWS[view];
   const found = list.ended.filter((request) => request.views.includes(name)).sort((a, b) => order(b) - order(a));
   const rows = view === 0 ? [...list.running.slice(0, SHOWN_RUNNING), ...found] : found;
