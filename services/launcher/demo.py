@@ -18,6 +18,8 @@ QUESTION = "What is the default gRPC port of the gateway?"
 STOP_TIMEOUT_S = 30.0
 READY = "ready grpc="
 QUIET = ("--log-level", "warning")
+FOR_PEOPLE = ("--log-format", "text")
+"""`penstock up` has a pipe as its stdout here, and would take that for a program that reads."""
 PENSTOCK = (sys.executable, "-P", "-m", "services.cli")
 
 
@@ -39,6 +41,7 @@ def main(up_options: Sequence[str]) -> int:
                 "--state-dir",
                 state_dir,
                 *QUIET,
+                *(FOR_PEOPLE if sys.stdout.isatty() and sys.stderr.isatty() else ()),
                 *up_options,
             ],
             stdout=subprocess.PIPE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -29,7 +30,7 @@ from services.launcher.scale_follower import ScaleFollower
 from services.launcher.stack_log import StackLog
 from services.launcher.state import STACK_NAME, RunningInstance, StackState, StateDir, credentials_file
 from services.launcher.watch.prober import Prober
-from services.launcher.watch.start_watch import StartWatch
+from services.launcher.watch.start_watch import StartWatch, busy_words
 from services.launcher.watch.stopped_watch import StoppedWatch
 from services.launcher.watch.troubles import Troubles
 from shared.bus import Bus
@@ -40,6 +41,7 @@ from shared.bus.subjects import FLEET_ALL, inbox
 from shared.deadline import Deadline
 from shared.errors import PenstockError
 from shared.messages import MAX_DRAIN_S, Drain, Heartbeat
+from shared.process.cores import usable_cores
 from shared.tasks import cancel_until_done
 
 START_POLL_S = 0.05
@@ -432,4 +434,8 @@ def _names(instances: Iterable[Instance]) -> str:
 
 def _too_slow(missing: list[Instance], timeout_s: float) -> str:
     said = "; ".join(f"{instance.spec.instance} last said: {instance.last_words}" for instance in missing)
-    return f"{_names(missing)} did not become ready within {timeout_s:.0f} s. {said}"
+    longer = f"--start-timeout {5 * timeout_s:.0f} gives them longer"
+    return (
+        f"{_names(missing)} did not become ready within {timeout_s:.0f} s. {said}. "
+        f"{busy_words(os.getloadavg()[0], usable_cores())}{longer}"
+    )

@@ -164,6 +164,7 @@ class Forker:
             send(child.process, signal.SIGKILL)
         output = asyncio.create_task(pump(child.output, self._on_line))
         ready_s: float | None = None
+        late = ""
         try:
             if await self._is_ready(ours):
                 ready_s, self._server = time.monotonic(), ours
@@ -172,6 +173,8 @@ class Forker:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(END_TIMEOUT_S):
                         await child.process.wait()
+                if child.process.returncode is None:
+                    late = f"was not ready after {LOAD_TIMEOUT_S + END_TIMEOUT_S:.0f} s"
                 send(child.process, signal.SIGKILL)
             returncode = await child.process.wait()
             await asyncio.wait((output,), timeout=END_TIMEOUT_S)
@@ -183,7 +186,8 @@ class Forker:
             await cancel_until_done(output)
             child.pipe.close()
         if not self._closed.is_set():
-            self._say(f"{ending(returncode)}; services start as programs of their own without it")
+            how = late or ending(returncode)
+            self._say(f"{how}; services start as programs of their own without it")
         return None if ready_s is None else time.monotonic() - ready_s
 
     async def _is_ready(self, server: socket.socket) -> bool:

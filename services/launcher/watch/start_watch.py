@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+BUSY_LOAD = 3.0
+"""The load of each core from which on a start that took too long is said to have had too little of them."""
+
 
 class StartWatch:
     """`limit_s`: how long an instance may load without moving on. The clock runs from here."""
@@ -25,3 +28,10 @@ class StartWatch:
         return {
             name for name in steps if now_s - self._moved.get(name, (0, self._began_s))[1] >= self._limit_s
         }
+
+
+def busy_words(load: float, cores: int) -> str:
+    """Say that others want the cores, where they want several times as many as there are; "" else."""
+    if load < BUSY_LOAD * cores:
+        return ""
+    return f"This machine is busy: {load:.0f} programs want its {cores} cores. "

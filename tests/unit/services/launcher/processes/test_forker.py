@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from services.launcher.processes import forker as forker_module
 from services.launcher.processes.child import KILLED_BECAUSE_ORPHANED, Child
 from services.launcher.processes.fork_server import MAX_REQUEST_BYTES, READY
 from services.launcher.processes.forker import NAME, Forker, NotForked, adopting
@@ -256,6 +257,18 @@ async def test_a_server_that_cannot_fork_says_why_and_is_not_started_again(
             await forker.fork("tells", environ)
         assert forker.pid == pid
     assert why in log.text()
+
+
+async def test_a_server_that_is_not_ready_in_time_is_not_said_to_have_been_killed(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forker_module, "LOAD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(forker_module, "END_TIMEOUT_S", 0.5)
+    log = Log()
+    async with running(environ, log, "slow") as forker:
+        with pytest.raises(NotForked):
+            await forker.fork("tells", environ)
+        await until(lambda: f"{NAME} was not ready after 1 s; services start as programs" in log.text())
 
 
 async def test_a_close_while_the_server_imports_keeps_nobody_waiting(environ: dict[str, str]) -> None:

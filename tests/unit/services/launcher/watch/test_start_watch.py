@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.launcher.watch.start_watch import StartWatch
+from services.launcher.watch.start_watch import StartWatch, busy_words
 from tests.support.clock import FakeClock
 
 
@@ -32,3 +32,8 @@ def test_one_that_moves_on_excuses_no_other() -> None:
     watch = StartWatch(10, clock=clock.monotonic_s)
     clock.advance(10)
     assert watch.late({"retriever-0": 1, "decode-0": 0}) == {"decode-0"}
+
+
+def test_a_start_that_had_no_core_says_so() -> None:
+    assert busy_words(5.9, 2) == ""
+    assert busy_words(6.2, 2) == "This machine is busy: 6 programs want its 2 cores. "
