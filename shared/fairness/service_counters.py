@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.fairness.recent_service import RecentService
 from shared.fairness.share import TenantShare
 
 MAX_TENANTS = 4096
@@ -12,15 +13,14 @@ MAX_CREDIT = float(1 << 18)
 """The most that a tenant can be behind the one that has had most, in computed tokens. Who wants less than its
 part falls behind for as long as it does; without an end to that it could some day take all for as long."""
 
-Standing = tuple[float, int]
-"""The least goes first: the least weighted service, then who was served longest ago."""
+Standing = tuple[float, float]
+"""The least goes first: the least weighted service, then the least of what was had lately."""
 
 
 @dataclass(slots=True)
 class _Tenant:
     counter: float
     wants: int = 0
-    served: int = 0  # the number of its last charge
 
 
 class ServiceCounters:
@@ -28,15 +28,16 @@ class ServiceCounters:
 
     A tenant is active there while it wants something. One that becomes active is lifted to the least of those
     that are: idling saves nothing up. When nobody is active all is forgotten: what was used while there was
-    enough is owed to nobody. `period` numbers the times between: what was charged in an earlier one is not
-    given back.
+    enough is owed to nobody. Only what was had lately is remembered, which decides among equals: a tenant
+    that wants little goes before one that wants much wherever both stand alike. `period` numbers the times
+    between: what was charged in an earlier one is not given back.
     """
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
         self._active: dict[str, _Tenant] = {}
         self._highest = 0.0
-        self._charges = 0
+        self._recent = RecentService(MAX_TENANTS)
         self.period = 0
 
     @property
@@ -68,10 +69,11 @@ class ServiceCounters:
         """The tenant was served; a negative cost is given back."""
         known = self._tenants.get(share.tenant) or self._known(share.tenant)
         least = self._highest - MAX_CREDIT
-        counter = (known.counter if known.counter > least else least) + cost / share.weight
-        known.counter = counter
-        self._charges = known.served = self._charges + 1
+        weighted = cost / share.weight
+        known.counter = counter = max(known.counter, least) + weighted
         self._highest = max(self._highest, counter)
+        if cost > 0:  # who has given a turn back has had it all the same, and is not the next one for it
+            self._recent.add(share.tenant, weighted)
 
     def level(self, tenant: str) -> float:
         """Return the counter with which the tenant would be active, or is."""
@@ -84,7 +86,7 @@ class ServiceCounters:
     def standing(self, tenant: str) -> Standing:
         """Return where a tenant stands: the least goes first."""
         known = self._tenants.get(tenant)
-        return (0.0, 0) if known is None else (known.counter, known.served)
+        return 0.0 if known is None else known.counter, self._recent.of(tenant)
 
     def _known(self, tenant: str) -> _Tenant:
         known = self._tenants.get(tenant)

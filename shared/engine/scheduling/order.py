@@ -17,7 +17,7 @@ AGING_US = 2_000_000
 PATIENCE_US = 30_000_000
 """The deadline, after admission, of a sequence that brings none: it comes before everything later."""
 
-Precedence = tuple[float, int, int, int, int]
+Precedence = tuple[float, float, int, int, int]
 
 
 def check_priority(priority: int) -> None:

@@ -269,7 +269,7 @@ class Scheduler:
         sequence = work.sequence
         sequence.num_computed = work.start + num_tokens
         self._block_manager.commit(sequence)
-        if not self.counters.alone:
+        if work.is_prefill or not self.counters.alone:
             self._charge(work, num_tokens)
 
     def _charge(self, work: Work, num_tokens: int) -> None:

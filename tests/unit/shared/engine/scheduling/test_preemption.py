@@ -14,6 +14,7 @@ from shared.engine.memory.disk_tier import DiskTier
 from shared.engine.scheduling.order import AGING_US, keeps_blocks
 from shared.errors import InvalidRequest, Overloaded
 from shared.fairness.share import TenantShare
+from shared.fairness.token_cost import prompt_cost, step_cost
 from tests.support.engine import (
     FANCY,
     GREEDY,
@@ -371,9 +372,11 @@ def test_what_is_computed_again_after_giving_way_is_charged_once(model_dir: Path
     assert had[4] == pytest.approx(had[16])
 
 
-def test_a_tenant_that_is_alone_in_the_engine_is_not_counted(model_dir: Path) -> None:
+def test_of_a_tenant_that_is_alone_in_the_engine_only_prompts_count(model_dir: Path) -> None:
+    """What it draws is a charge a step, and nobody is there to be compared with."""
     engine = make_engine(model_dir)
     engine.admit("a", [1] * 20, 20, GREEDY, share=HEAVY)
     for _ in range(5):
         engine.step()
-    assert engine._scheduler.counters.standing(HEAVY.tenant) == (0.0, 0)
+    counted = prompt_cost(20) + step_cost(1, 20)
+    assert engine._scheduler.counters.standing(HEAVY.tenant)[0] == counted
