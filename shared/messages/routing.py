@@ -124,13 +124,14 @@ class Warm:
 
     Its envelope names the request, WARM_EPOCH, and the deadline from which on nobody has a use for it. A
     later one of the same request takes its place, a cancel or any route ends it. `adapter` as in
-    `Reserve`.
+    `Reserve`. `patient`: it waits while there is something else to do, as nobody needs it yet.
     """
 
     token_ids: bytes
     block_hashes: bytes
     gateway: str
     adapter: AdapterId = NO_ADAPTER
+    patient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class PrefixWarmer:
         part = self._driver.take_part()
         if part is not None and self._warming.record_part(part):
             self._changed()
-        prefix = self._warming.prefix
+        prefix = self._warming.choose(busy=busy)
         if prefix is None or self._driver.computes_part:
             return
         known_tokens = self._mirror.overlap_blocks(prefix.block_hashes) * HASH_BLOCK_TOKENS
@@ -69,8 +69,7 @@ class PrefixWarmer:
         self._warming.cancel_of(gateway)
 
     def held(self) -> Iterable[Held]:
-        prefix = self._warming.prefix
-        if prefix is not None:
+        for prefix in self._warming.known:
             yield Held(prefix.request_id, "warming", 1, "warming")
 
     @property

@@ -28,7 +28,8 @@ ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 @dataclass(frozen=True, slots=True)
 class WarmPrefix:
     """The full blocks of `token_ids` that `block_hashes` name, for `request_id` of `gateway`; of no use to
-    anybody after `deadline`. `adapter` is what the engine calls it, "" for the model alone."""
+    anybody after `deadline`. `adapter` is what the engine calls it, "" for the model alone. `patient`: it
+    waits while there is anything else to do."""
 
     request_id: str
     gateway: str
@@ -36,6 +37,7 @@ class WarmPrefix:
     token_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
     adapter: str = ""
+    patient: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import ProtocolError
@@ -36,12 +39,23 @@ def read_warm(
         max_model_len=max_model_len,
     )
     return WarmPrefix(
-        envelope.request_id, warm.gateway, deadline, tuple(spec.token_ids), tuple(spec.block_hashes), adapter
+        envelope.request_id,
+        warm.gateway,
+        deadline,
+        tuple(spec.token_ids),
+        tuple(spec.block_hashes),
+        adapter,
+        warm.patient,
     )
 
 
+MAX_PATIENT = 32
+"""The prefixes that wait at a worker until there is nothing else to do; one more is not taken."""
+
+
 class Warming:
-    """The prefix that is being warmed, at most one; none waits: a hint not taken at once is worthless.
+    """The prefix that is being warmed, at most one. Those that are patient wait for their turn, the one that
+    is needed first goes first; any other is taken at once or never.
 
     It goes on part by part for as long as there is nothing else to compute, and ends at the latest with its
     deadline. What is computed of it stays in the prefix cache, however it ends.
@@ -51,10 +65,15 @@ class Warming:
         self._clock = clock
         self._least_tokens = 0  # that the cache has before its next part, unless something was evicted
         self.prefix: WarmPrefix | None = None
+        self._waiting: dict[str, WarmPrefix] = {}  # the patient ones, by their requests
 
     def offer(self, prefix: WarmPrefix, *, busy: bool) -> bool:
         """Return whether it will be warmed; a later one of the same request takes the place of the earlier
         one."""
+        if prefix.patient:
+            return self._await_turn(prefix)
+        if self.prefix is not None and self.prefix.patient:
+            self._put_off()
         if busy or (self.prefix is not None and self.prefix.request_id != prefix.request_id):
             _count("skipped")
             return False
@@ -64,18 +83,36 @@ class Warming:
         self._least_tokens = 0
         return True
 
+    def choose(self, *, busy: bool) -> WarmPrefix | None:
+        """Return the prefix whose turn it is, None for none: patient ones give way and come back."""
+        if busy and self.prefix is not None and self.prefix.patient:
+            self._put_off()
+        while self.prefix is None and self._waiting and not busy:
+            first = min(self._waiting.values(), key=lambda prefix: prefix.deadline.at_s)
+            del self._waiting[first.request_id]
+            if first.deadline.expired(self._clock):
+                _count("expired")
+            else:
+                self.prefix, self._least_tokens = first, 0
+        return self.prefix
+
+    @property
+    def known(self) -> Iterator[WarmPrefix]:
+        """Iterate over the one that is being warmed, and those that wait."""
+        return chain(() if self.prefix is None else (self.prefix,), self._waiting.values())
+
     def cancel(self, request_id: str, sender: str = "") -> bool:
         """Return whether there was one that `sender` may cancel ("": it has not said who it is)."""
-        prefix = self.prefix
-        if prefix is None or prefix.request_id != request_id or sender not in ("", prefix.gateway):
+        found = [each for each in self.known if each.request_id == request_id]
+        if not found or sender not in ("", found[0].gateway):
             return False
-        self._end("cancelled")
+        self._drop(found[0], "cancelled")
         return True
 
     def cancel_of(self, gateway: str) -> None:
         """Cancel what that gateway wanted: it is gone."""
-        if self.prefix is not None and self.prefix.gateway == gateway:
-            self._end("cancelled")
+        for prefix in [each for each in self.known if each.gateway == gateway]:
+            self._drop(prefix, "cancelled")
 
     def record_part(self, part: WarmPart) -> bool:
         """A part has been computed, or could not be; whether there is more KV than before."""
@@ -102,6 +139,29 @@ class Warming:
             self._least_tokens = known_tokens + HASH_BLOCK_TOKENS
             return known_tokens
         return None
+
+    def _await_turn(self, prefix: WarmPrefix) -> bool:
+        earlier = next((each for each in self.known if each.request_id == prefix.request_id), None)
+        if earlier is not None:
+            self._drop(earlier, "replaced")
+        for late in [each for each in self._waiting.values() if each.deadline.expired(self._clock)]:
+            self._drop(late, "expired")
+        if len(self._waiting) >= MAX_PATIENT:
+            _count("skipped")
+            return False
+        self._waiting[prefix.request_id] = prefix
+        return True
+
+    def _put_off(self) -> None:
+        if self.prefix is not None:
+            self._waiting[self.prefix.request_id] = self.prefix
+            self.prefix = None
+
+    def _drop(self, prefix: WarmPrefix, result: str) -> None:
+        if prefix is self.prefix:
+            self._end(result)
+        elif self._waiting.pop(prefix.request_id, None) is not None:
+            _count(result)
 
     def _end(self, result: str) -> None:
         self.prefix = None

@@ -58,6 +58,7 @@ ROOMS = (
             "shared/bus",
             "shared/messages",
             "shared/kv",
+            "shared/worker/warming.py",
             "services/tokenizer",
             "services/retriever",
             "shared/retrieval/citing",

@@ -11,7 +11,7 @@ from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded, ProtocolError
 from shared.messages import WARM_EPOCH, Envelope, Warm, pack_hashes, pack_ids
 from shared.worker.warm_part import WarmPart, WarmPrefix
-from shared.worker.warming import Warming, read_warm
+from shared.worker.warming import MAX_PATIENT, Warming, read_warm
 from tests.support.clock import FakeClock
 from tests.support.metric import value
 
@@ -22,9 +22,17 @@ COUNTER = "penstock_warmed_prefixes_total"
 HASHES = tuple(bytes([number]) * BLOCK for number in range(4))
 
 
-def prefix(request_id: str = "r", gateway: str = "gateway-0", clock: FakeClock | None = None) -> WarmPrefix:
-    deadline = Deadline.after(SECONDS, clock or FakeClock())
-    return WarmPrefix(request_id, gateway, deadline, tuple(range(4 * BLOCK)), HASHES)
+def prefix(
+    request_id: str = "r",
+    gateway: str = "gateway-0",
+    clock: FakeClock | None = None,
+    *,
+    patient: bool = False,
+    seconds: float = SECONDS,
+) -> WarmPrefix:
+    deadline = Deadline.after(seconds, clock or FakeClock())
+    ids = tuple(range(4 * BLOCK))
+    return WarmPrefix(request_id, gateway, deadline, ids, HASHES, patient=patient)
 
 
 @contextmanager
@@ -131,6 +139,69 @@ def test_it_ends_with_its_gateway(gateway: str, ends: bool) -> None:
     warming.offer(prefix(), busy=False)
     warming.cancel_of(gateway)
     assert (warming.prefix is None) is ends
+
+
+# ---- patient ones ----
+
+
+def test_a_patient_prefix_waits_while_there_is_anything_else_and_goes_on_then() -> None:
+    warming = Warming(FakeClock())
+    offered = prefix(patient=True)
+    assert warming.offer(offered, busy=True)
+    assert warming.choose(busy=True) is None
+    assert warming.choose(busy=False) is offered
+    assert warming.next_start(BLOCK, busy=False) == BLOCK
+    assert warming.choose(busy=True) is None
+    assert (warming.choose(busy=False), list(warming.known)) == (offered, [offered])
+    with ending("done"):
+        assert warming.next_start(4 * BLOCK, busy=False) is None
+
+
+def test_what_is_needed_first_goes_first_and_what_nobody_needs_any_more_does_not() -> None:
+    clock = FakeClock()
+    warming = Warming(clock)
+    for name, seconds in (("late", 30.0), ("gone", 1.0), ("soon", 5.0)):
+        warming.offer(prefix(name, clock=clock, patient=True, seconds=seconds), busy=True)
+    clock.advance(1.0)
+    with ending("expired"):
+        chosen = warming.choose(busy=False)
+    assert chosen is not None
+    assert chosen.request_id == "soon"
+
+
+def test_a_prompt_that_is_asked_for_goes_before_one_that_is_patient() -> None:
+    warming = Warming(FakeClock())
+    patient, asked = prefix("patient", patient=True), prefix("asked")
+    warming.offer(patient, busy=False)
+    warming.choose(busy=False)
+    assert warming.offer(asked, busy=False)
+    assert warming.choose(busy=False) is asked
+    warming.cancel("asked")
+    assert warming.choose(busy=False) is patient
+
+
+def test_so_many_wait_and_those_that_are_late_make_room() -> None:
+    clock = FakeClock()
+    warming = Warming(clock)
+    for number in range(MAX_PATIENT):
+        assert warming.offer(prefix(str(number), clock=clock, patient=True), busy=True)
+    with ending("skipped"):
+        assert not warming.offer(prefix("more", clock=clock, patient=True), busy=True)
+    clock.advance(SECONDS)
+    assert warming.offer(prefix("more", clock=clock, patient=True), busy=True)
+    assert [each.request_id for each in warming.known] == ["more"]
+
+
+def test_what_waits_is_replaced_by_its_request_and_cancelled_by_its_gateway() -> None:
+    warming = Warming(FakeClock())
+    warming.offer(prefix(patient=True), busy=True)
+    later = prefix(patient=True)
+    with ending("replaced"):
+        warming.offer(later, busy=True)
+    assert (list(warming.known), warming.cancel("r", "gateway-1")) == ([later], False)
+    with ending("cancelled"):
+        warming.cancel_of("gateway-0")
+    assert list(warming.known) == []
 
 
 # ---- from the wire ----
