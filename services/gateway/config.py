@@ -214,6 +214,11 @@ class GatewayConfig(ServiceConfig):
         minimum=16,
         maximum=1 << 20,
     )
+    warm_next_turn: bool = field_of(
+        True,
+        help="whether idle workers compute ahead what the next call of an agent begins with, while its tool "
+        "runs",
+    )
     cache_mode: str = field_of(
         OFF,
         help="whether an earlier answer will do for a request of which neither it nor its key says so",

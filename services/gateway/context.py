@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.gateway.admission.admission_queue import AdmissionQueue
+from services.gateway.admission.agent_sessions import AgentSessions
 from services.gateway.admission.model_levels import ModelLevels
 from services.gateway.admission.pressure import Pressure
 from services.gateway.config import GatewayConfig
@@ -61,6 +62,7 @@ class SessionContext:
     sampler: TraceSampler
     virtual_models: VirtualModels
     usage: UsageLedger
+    agent_sessions: AgentSessions
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -137,4 +139,5 @@ class SessionContext:
             sampler=read_sampler(config, os.environ),
             virtual_models=VirtualModels.of(config),
             usage=UsageLedger(),
+            agent_sessions=AgentSessions(),
         )

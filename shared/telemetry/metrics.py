@@ -275,6 +275,17 @@ WARM_HINTS = Counter(
     "busy, suspect, nobody, failed.",
     ["result"],
 )
+NEXT_TURNS = Counter(
+    "penstock_next_turns_total",
+    "Next turns of agents that could be computed while their tools run: asked for, or why not: short (or "
+    "known), unknown, pressed, nobody, failed.",
+    ["result"],
+)
+AGENT_CALLS = Counter(
+    "penstock_agent_calls_total",
+    "Calls that name the session of an agent: its first here, or a next.",
+    ["turn"],
+)
 WARMED_PREFIXES = Counter(
     "penstock_warmed_prefixes_total",
     "Prefixes to compute ahead of their requests, by what became of them: done, skipped, refused; or, before "
@@ -330,6 +341,7 @@ _PREFIXES: tuple[MetricFamily, ...] = (
 
 FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     "gateway": (
+        AGENT_CALLS,
         API_KEYS,
         API_KEYS_STALE,
         API_KEY_REFUSALS,
@@ -347,6 +359,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         INTER_TOKEN_LATENCY,
         MODEL_CHOICES,
         MODEL_CHOICE_SECONDS,
+        NEXT_TURNS,
         ROUTING_DECISIONS,
         PROMPT_TOKENS,
         QUEUE_DEPTH,

@@ -82,7 +82,7 @@ MODEL_KIND_GENERATION: ModelKind
 MODEL_KIND_EMBEDDING: ModelKind
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n", "cache", "resumable", "fallback", "sticky_key")
+    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n", "cache", "resumable", "fallback", "sticky_key", "agent")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class GenerateRequest(_message.Message):
     RESUMABLE_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     STICKY_KEY_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     chat: ChatPrompt
@@ -115,7 +116,24 @@ class GenerateRequest(_message.Message):
     resumable: bool
     fallback: Fallback
     sticky_key: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., resumable: _Optional[bool] = ..., fallback: _Optional[_Union[Fallback, _Mapping]] = ..., sticky_key: _Optional[str] = ...) -> None: ...
+    agent: AgentHints
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., resumable: _Optional[bool] = ..., fallback: _Optional[_Union[Fallback, _Mapping]] = ..., sticky_key: _Optional[str] = ..., agent: _Optional[_Union[AgentHints, _Mapping]] = ...) -> None: ...
+
+class AgentHints(_message.Message):
+    __slots__ = ("session", "parent_session", "final", "pause_ms", "warm_next", "next_tool")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PARENT_SESSION_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    WARM_NEXT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_TOOL_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    parent_session: str
+    final: bool
+    pause_ms: int
+    warm_next: bool
+    next_tool: str
+    def __init__(self, session: _Optional[str] = ..., parent_session: _Optional[str] = ..., final: _Optional[bool] = ..., pause_ms: _Optional[int] = ..., warm_next: _Optional[bool] = ..., next_tool: _Optional[str] = ...) -> None: ...
 
 class Fallback(_message.Message):
     __slots__ = ("allowed", "models")

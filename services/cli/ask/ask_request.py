@@ -91,6 +91,12 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="with the same one the same of several models answers",
     )
+    prompt.add_argument(
+        "--session",
+        default="",
+        metavar="NAME",
+        help="the agent that this is a call of: its calls share what they have waited, and its KV stays",
+    )
     prompt.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
     prompt.add_argument("--k", type=natural, help="passages to retrieve, 1 to 16 (default 3)")
     add_search_options(prompt)
@@ -209,6 +215,8 @@ def _request(args: argparse.Namespace) -> pb.GenerateRequest:
     request = pb.GenerateRequest(
         model=args.model, priority=PRIORITIES[args.priority], sticky_key=args.sticky_key
     )
+    if args.session:
+        request.agent.session = args.session
     if args.fallback or args.no_fallback:
         request.fallback.allowed = not args.no_fallback
         request.fallback.models.extend(args.fallback)

@@ -23,7 +23,8 @@ _numbers = itertools.count()
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
     """A request that wants to be routed. `blocks`: the KV blocks that it may come to need. `tokens` are those
-    of its prompt, `max_tokens` the most that it may draw."""
+    of its prompt, `max_tokens` the most that it may draw. `waited_s`: what other
+    calls of the same agent have waited before it, which counts as if it had."""
 
     model: ModelIdentity
     priority_class: int
@@ -33,6 +34,7 @@ class Ticket:
     meter: RequestMeter
     tokens: int = 1
     max_tokens: int = 1
+    waited_s: float = 0.0
     number: int = field(default_factory=lambda: next(_numbers))
 
     @property
@@ -46,5 +48,6 @@ class Ticket:
 
     def order(self, now_s: float) -> tuple[int, float, int]:
         """The place within its tenant: the least goes first."""
-        risen = int((now_s - self.arrived_s) / AGING_S)
-        return max(min(self.priority_class, 1), self.priority_class - risen), self.deadline.at_s, self.number
+        risen = int((now_s - self.arrived_s + self.waited_s) / AGING_S)
+        priority_class = max(min(self.priority_class, 1), self.priority_class - risen)
+        return priority_class, self.deadline.at_s - self.waited_s, self.number

@@ -5,5 +5,6 @@ In reading order: `preparation` walks through all of it; `admission_gate` is ask
 `preprocessor` asks retrievers and tokenizers (`role_asker`), `cached_response` looks for an earlier answer
 (`response_key`), `warmer` has the `likely_worker` begin early; `request_hashes` hashes the blocks of what
 comes out. `stream_takeover` takes the place of all of it for the stream of another gateway. `answer_citing`
-asks what supports the answer, once it is there.
+asks what supports the answer, once it is there; `next_turn_warmer` has the prompt behind it begun early
+(`next_turn`: how that begins).
 """

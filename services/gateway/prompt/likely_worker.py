@@ -12,9 +12,19 @@ from shared.roles import ROUTED_ROLES
 
 
 def likely_worker(
-    context: SessionContext, request_id: str, model: ModelIdentity, need: Need, rotation: int
+    context: SessionContext,
+    request_id: str,
+    model: ModelIdentity,
+    need: Need,
+    rotation: int,
+    *,
+    local_tokens: int | None = None,
 ) -> LoadedView | None:
-    """Return the worker that `Router` would choose at its first attempt; None where there is no route."""
+    """Return the worker that `Router` would choose at its first attempt; None where there is no route.
+
+    `local_tokens`: the longest prompt that a decode worker may compute itself; None: as is configured.
+    """
+    most_local_tokens = context.config.local_prefill_tokens if local_tokens is None else local_tokens
     routed = {role: serving(context.fleet.instances(role), role, model) for role in ROUTED_ROLES}
     shunned = context.breakers.shunned([view for views in routed.values() for view in views], request_id)
     try:
@@ -24,7 +34,7 @@ def likely_worker(
             need,
             shunned,
             sent_load=context.sent_load,
-            most_local_tokens=context.config.local_prefill_tokens,
+            most_local_tokens=most_local_tokens,
             rotation=rotation,
         )
     except Unavailable:

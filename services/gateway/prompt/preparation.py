@@ -256,7 +256,8 @@ class Preparation:
 
     def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
         """Begin the log of what the client is told, with its own prompt where it wants that."""
-        log = TokenLog(len(prompt_ids), texts=[] if self._cached.keeps or self._citing.wanted else None)
+        keeps = self._cached.keeps or self._citing.wanted or request.agent is not None
+        log = TokenLog(len(prompt_ids), texts=[] if keeps else None)
         if request.sampling.prompt_logprobs == NO_LOGPROBS:
             self._state.begin_log(log, PromptLogprobsBuffer())
             return

@@ -51,6 +51,7 @@ def response_key(
         fallback=None,
         sticky_key="",
         model_choice=None,
+        agent=None,
     )
     token_ids = b"" if request.token_ids is None else pack_ids(request.token_ids)
     searches = request.retrieval.passages and not request.retrieval.query

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.request.agent_hints import AgentHints, read_agent_hints
 from services.gateway.request.cache_use import NO_CACHE, CacheUse, read_cache_use
 from services.gateway.request.chat_prompt import read_json, read_tools, read_turns
 from services.gateway.request.fallback_use import FallbackUse, read_fallback, read_sticky_key
@@ -56,6 +57,7 @@ class Request:
     `weight`: the key's, in its tenant's share. `resume_tokens`: those by which its stream can be gone on with
     at another gateway, None where it cannot; `resumed`: the stream that it goes on with, None for a new one.
     `coalesces`: one that is the same may share its computation while both are in flight.
+    `agent`: what its client knows of the agent that it is a call of, None for nothing.
     """
 
     model: str
@@ -84,6 +86,7 @@ class Request:
     sticky_key: str = ""
     model_choice: ModelChoice | None = None
     coalesces: bool = False
+    agent: AgentHints | None = None
 
     @property
     def may_fall_back(self) -> bool:
@@ -192,6 +195,7 @@ def validate_request(
         fallback=read_fallback(message),
         sticky_key=read_sticky_key(message),
         coalesces=coalesces and _comes_again(message.sampling, sampling),
+        agent=read_agent_hints(message),
     )
     _check_tools(request)
     if request.retrieval.passages:

@@ -47,6 +47,8 @@ class ToolCallParser:
         self._held = ""
         self._calls = 0
         self._json = _JsonObject()
+        self.call_ids: list[str] = []
+        """The ids of the calls, in order."""
         self._text: list[str] = []
         self._deltas: list[pb.ToolCallDelta] = []
 
@@ -111,7 +113,8 @@ class ToolCallParser:
         found = self._call.match(self._unread)
         if found is None:
             return False
-        self._deltas.append(pb.ToolCallDelta(index=self._calls, id=self._new_id(), name=found[1]))
+        self.call_ids.append(self._new_id())
+        self._deltas.append(pb.ToolCallDelta(index=self._calls, id=self.call_ids[-1], name=found[1]))
         self._calls += 1
         self._json = _JsonObject()
         self._unread, self._place = self._unread[found.end() :], _Place.ARGUMENTS

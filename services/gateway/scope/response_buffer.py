@@ -72,6 +72,11 @@ class ResponseBuffer:
         """Whether what was taken ends with calls."""
         return self._calls is not None and self._calls.has_called
 
+    @property
+    def call_ids(self) -> Sequence[str]:
+        """Return the ids of the calls that were taken, in order."""
+        return () if self._calls is None else self._calls.call_ids
+
     def _fill(self) -> None:
         self._filled = True
         if self._waiting is not None and not self._waiting.done():

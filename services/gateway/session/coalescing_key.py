@@ -40,6 +40,7 @@ def coalescing_key(request: Request, model: ModelIdentity) -> CoalescingKey:
         fallback=None,  # there is none left
         sticky_key="",
         model_choice=None,
+        agent=None,
     )
     told_apart_by = (request.chat, request.text, request.token_ids, request.tenant)
     return CoalescingKey(model, asked, hash(told_apart_by))

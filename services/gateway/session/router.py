@@ -65,6 +65,7 @@ class Router:
         self._request_client = scope.request_client
         self._sent_load = context.sent_load
         self._admission_queue = context.admission_queue
+        self._agent_sessions = context.agent_sessions
         self._breakers = context.breakers
         self._crash_record = scope.crash_record
         self._meter = scope.meter
@@ -87,9 +88,11 @@ class Router:
         until: Deadline | None = None  # for roles that have no instance, one after the other or in turn
         failures = 0
         for attempt in itertools.count():
+            began_s = SYSTEM_CLOCK.monotonic_s()
             async with self._admission_queue.turn(ticket) as turn:
                 if turn.waited:
                     self._timeline.mark_phase("line")
+                    self._record_wait(began_s)
                 until = until or Deadline.after(self._wait_s(deadline))
                 refused = await self._try_route(deadline, until, attempt, asked, guest=turn.guest)
             if refused is None:
@@ -173,7 +176,13 @@ class Router:
             meter=self._meter,
             tokens=tokens,
             max_tokens=output_tokens,
+            waited_s=self._agent_sessions.waited_s(self._meter.share.tenant, self._request.agent),
         )
+
+    def _record_wait(self, began_s: float) -> None:
+        """Its agent's next calls go as far ahead as this one has waited."""
+        if self._request.agent is not None:
+            self._agent_sessions.record_wait(self._meter.share.tenant, self._request.agent, began_s)
 
     @property
     def _kv_groups(self) -> KvGroups:

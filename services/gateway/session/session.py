@@ -36,6 +36,7 @@ from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.session_state import is_final
+from services.gateway.session.agent_turn import AgentTurn
 from services.gateway.session.following import Following
 from services.gateway.session.interruption import Interruption
 from services.gateway.session.route_watch import RouteWatch
@@ -105,6 +106,7 @@ class Session:
         self._crash_record = scope.crash_record
         self._interruption = Interruption()
         self._watch = RouteWatch(scope)
+        self._agent_turn = AgentTurn(scope)
         self._running = running
         self._work = SharedWork(scope, running, self._interruption)
         self.intake = TextIntake(scope, self._watch, self._interruption, self._work)
@@ -319,6 +321,7 @@ class Session:
         self._work.put_prompt(prompt)
         if prompt is None:
             return self.state.finish
+        self._agent_turn.record_prompt(prompt)
         self.request = prompt.request
         if self._scope.request.cascade is not None:
             self.response.hold()
@@ -452,6 +455,8 @@ class Session:
             record = self._scope.record(self.request, outcome)
             self._context.record_end(record, outcome)
         if self._call_ended and self._outcome is not None and self._outcome.finish:
+            if self._work.left is None:
+                self._agent_turn.end()
             self._release_stream()
 
     def _release_stream(self) -> None:

@@ -60,6 +60,12 @@ def test_whether_another_model_may_answer_is_said_in_a_word_or_by_names(
     assert (sent.fallback.allowed, list(sent.fallback.models), sent.sticky_key) == (allowed, models, "me")
 
 
+def test_an_agent_is_a_name_or_all_that_is_known() -> None:
+    hints = client.AgentHints(session="run-7", pause_ms=900)
+    assert request.build_request("hello", {"agent": "run-7"}).agent == client.AgentHints(session="run-7")
+    assert request.build_request("hello", {"agent": hints}).agent == hints
+
+
 def test_a_prompt_is_a_text_a_chat_or_ids() -> None:
     assert request.build_request("hello", {}).text == "hello"
     chat = request.build_request([("system", "be kind"), ("user", "hello")], {}).chat

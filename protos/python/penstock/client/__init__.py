@@ -10,6 +10,7 @@
 """
 
 from penstock.client._proto.inference_pb2 import (
+    AgentHints,
     ChatMessage,
     Citation,
     Embedding,
@@ -57,6 +58,7 @@ from penstock.client.retry import Retry
 from penstock.client.stream import Stream
 
 __all__ = [
+    "AgentHints",
     "AsyncClient",
     "AsyncStream",
     "Cancelled",

@@ -79,7 +79,7 @@ class ToolOptions(TypedDict, total=False):
 
 class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     """Further options: which model, how many answers, how long, how urgent, with how many passages to
-    read."""
+    read, which agent's call it is."""
 
     model: str
     n: int
@@ -97,6 +97,7 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     cache: CacheModeName
     fallback: bool | Sequence[str]
     sticky_key: str
+    agent: str | pb.AgentHints
 
 
 class RetrieveOptions(TypedDict, total=False):
@@ -146,6 +147,7 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
     if (fallback := others.pop("fallback", None)) is not None:
         models = () if isinstance(fallback, bool) else (fallback,) if isinstance(fallback, str) else fallback
         request.fallback.CopyFrom(pb.Fallback(allowed=fallback is not False, models=models))
+    _set_agent(request, others.pop("agent", None))
     if (choices := others.pop("n", None)) is not None:
         request.n = choices
     _set_prompt(request, prompt)
@@ -180,6 +182,11 @@ def build_prompt(prompt: str | Sequence[Turn]) -> pb.TokenizeRequest:
     if isinstance(prompt, str):
         return pb.TokenizeRequest(text=prompt)
     return pb.TokenizeRequest(chat=_chat(prompt))
+
+
+def _set_agent(request: pb.GenerateRequest, agent: str | pb.AgentHints | None) -> None:
+    if agent is not None:
+        request.agent.CopyFrom(pb.AgentHints(session=agent) if isinstance(agent, str) else agent)
 
 
 def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.http.fields.agent_fields import SESSION, read_agent, read_foreign_priority
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
 from services.gateway.request.fallback_use import MAX_STICKY_KEY_CHARS
 from services.gateway.request.resume_token import ResumePoint
@@ -27,10 +28,10 @@ MILLISECONDS = ("deadline_ms", "ttft_deadline_ms", "inter_token_deadline_ms", "c
 TEXTS = ("priority", "cache_salt", "sticky_key", "regex", "grammar")
 FLAGS = ("timeline", "resumable")
 HEADER_NAMES = (
-    *MILLISECONDS, "priority", "cache_salt", "sticky_key", "retrieval", "cache", "fallback", *FLAGS
+    *MILLISECONDS, "priority", "cache_salt", "sticky_key", SESSION, "retrieval", "cache", "fallback", *FLAGS
 )  # fmt: skip
 """Grammars are for the body alone."""
-OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache", "fallback")
+OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache", "fallback", SESSION)
 MAX_COUNT_DIGITS = 9
 """The longest count in the id of an event."""
 INT32 = Bounds(-(2**31), 2**31 - 1, integer=True)
@@ -69,14 +70,13 @@ def read_penstock_options(body: JsonFields, headers: Mapping[str, str]) -> Penst
         if name not in OPTION_NAMES:
             raise WrongField(options.param(name), f"is no option: send one of {', '.join(OPTION_NAMES)}")
     fields: dict[str, Any] = {name: options.number(name, INT64) for name in MILLISECONDS if options.has(name)}
-    if options.has("priority"):
-        fields["priority"] = PRIORITIES_BY_NAME[options.choice("priority", PRIORITIES_BY_NAME)]
-    if options.has("retrieval"):
-        fields["retrieval"] = _retrieval(options)
-    if options.has("cache"):
-        fields["cache"] = _cache(options)
-    if options.has("fallback"):
-        fields["fallback"] = _fallback(options)
+    if (priority := _priority(options, body)) is not None:
+        fields["priority"] = priority
+    if (agent := read_agent(body, options, headers)) is not None:
+        fields["agent"] = agent
+    for name, read in (("retrieval", _retrieval), ("cache", _cache), ("fallback", _fallback)):
+        if options.has(name):
+            fields[name] = read(options)
     if sticky_key := options.text("sticky_key") or _user(body):
         fields["sticky_key"] = sticky_key
     if options.flag("resumable"):
@@ -125,6 +125,12 @@ def _resumed(headers: Mapping[str, str], *, resumable: bool) -> ResumePoint | No
 
 def _is_count(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_COUNT_DIGITS
+
+
+def _priority(options: JsonFields, body: JsonFields) -> pb.Priority | None:
+    if options.has("priority"):
+        return PRIORITIES_BY_NAME[options.choice("priority", PRIORITIES_BY_NAME)]
+    return read_foreign_priority(body)
 
 
 def _retrieval(options: JsonFields) -> pb.Retrieval:

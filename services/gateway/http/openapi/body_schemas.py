@@ -10,8 +10,10 @@ from services.gateway.asks.text_asks import MAX_DETOKENIZE_IDS, MAX_EMBEDDED_TEX
 from services.gateway.http.fields.chat_tools import CHOICES
 from services.gateway.http.fields.sampling_fields import ANSWER_FORMATS, LENGTHS, TOKEN_IDS
 from services.gateway.http.openapi.sampling_schemas import (
+    agent_session,
     ask_options,
     cache_options,
+    dynamo_extension,
     penstock_options,
     retrieval_options,
     sampling_properties,
@@ -65,6 +67,8 @@ def body_schemas() -> Mapping[str, Schema]:
     """By their names; computed once, for whoever describes a gateway."""
     return {
         "PenstockOptions": penstock_options(),
+        "AgentSession": agent_session(),
+        "DynamoExtension": dynamo_extension(),
         "AskOptions": ask_options(),
         "Retrieval": retrieval_options(),
         "Cache": cache_options(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.gateway.http.fields.agent_fields import PAUSES, PRIORITIES
 from services.gateway.http.fields.penstock_options import (
     CACHE_MODES_BY_NAME,
     FLAGS,
@@ -26,6 +27,7 @@ from services.gateway.http.openapi.schema_parts import (
     ref,
     text,
 )
+from services.gateway.request.agent_hints import MAX_AGENT_SESSION_CHARS, MAX_NEXT_TOOL_CHARS
 from services.gateway.request.cache_use import MAX_AGE_MS
 from services.gateway.request.fallback_use import (
     MAX_FALLBACK_MODEL_CHARS,
@@ -87,6 +89,7 @@ def sampling_properties(lengths: Sequence[str]) -> dict[str, Schema]:
         "maxProperties": MAX_LOGIT_BIAS_ENTRIES,
     }
     made["penstock"] = ref("PenstockOptions")
+    made["nvext"] = ref("DynamoExtension")
     made["cache_salt"] = text("kept KV is shared only where this is the same", most=MAX_CACHE_SALT_CHARS)
     made["user"] = text("whose request it is: as penstock.sticky_key, where that is not said")
     return made
@@ -116,8 +119,37 @@ def penstock_options() -> Schema:
             array(some_model, most=MAX_FALLBACK_MODELS),
             help_text="whether another model may answer, or which",
         ),
+        "session": any_of(
+            text("its name", least=1, most=MAX_AGENT_SESSION_CHARS),
+            ref("AgentSession"),
+            help_text="which agent this is a call of",
+        ),
     }
     return body_of(made, closed=True)
+
+
+def agent_session() -> Schema:
+    name = text(least=1, most=MAX_AGENT_SESSION_CHARS)
+    made = {
+        "name": name,
+        "parent": text("the session of the agent that began this one", most=MAX_AGENT_SESSION_CHARS),
+        "final": flag("no call of the session follows"),
+        "pause_ms": number_within(PAUSES, "the time from the answer to the next call"),
+        "warm_next": flag("compute the next prompt ahead"),
+        "next_tool": text("the tool that the answer is expected to call", most=MAX_NEXT_TOOL_CHARS),
+    }
+    return body_of(made, "name", closed=True)
+
+
+def dynamo_extension() -> Schema:
+    """Return what is read of the hints that clients of Dynamo send; there may be more."""
+    name = text("of the agent, where no header and no penstock.session says it")
+    hints = {
+        "priority": number_within(PRIORITIES, "above 0 as high, below 0 as low"),
+        "speculative_prefill": flag("as penstock.session.warm_next"),
+    }
+    context = {"session_id": name, "parent_session_id": name}
+    return body_of({"agent_hints": body_of(hints), "agent_context": body_of(context)})
 
 
 def ask_options() -> Schema:

@@ -40,6 +40,11 @@ def test_other_models_may_answer_in_order_or_none_may() -> None:
     assert not never.fallback.allowed
 
 
+def test_a_call_may_be_an_agents() -> None:
+    assert request("hello", "--session", "run-7").agent == pb.AgentHints(session="run-7")
+    assert not request("hello").HasField("agent")
+
+
 def test_every_option_arrives() -> None:
     argv = (
         "hello --max-tokens 7 --min-tokens 2 --seed 18446744073709551615 --temperature 0.5 --top-k 3"

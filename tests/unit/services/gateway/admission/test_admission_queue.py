@@ -12,6 +12,7 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission.admission_queue import WAIT_DOUBT, AdmissionQueue
+from services.gateway.admission.agent_sessions import MAX_WAITED_S
 from services.gateway.admission.ticket import AGING_S, CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.tenant_jobs import TenantStanding
@@ -57,6 +58,7 @@ class House:
         blocks: int = 1,
         share: TenantShare = OPEN_SHARE,
         tokens: int = 100,
+        waited_s: float = 0.0,
     ) -> Ticket:
         """`deadline_s` from now."""
         now_s = self.clock.monotonic_s()
@@ -68,6 +70,7 @@ class House:
             arrived_s=now_s,
             meter=self.queue.meter(share),
             tokens=tokens,
+            waited_s=waited_s,
         )
 
     def come(self, name: str, ticket: Ticket) -> None:
@@ -114,6 +117,26 @@ async def test_a_newcomer_is_compared_with_the_models_of_those_that_are_placed_a
         house.compared = 0
         async with house.queue.turn(house.ticket()):
             assert house.compared == 1
+
+
+async def test_what_other_calls_of_its_job_have_waited_counts_for_a_call_as_if_it_had(house: House) -> None:
+    house.come("low", house.ticket(LOW))
+    house.come("normal", house.ticket(NORMAL, deadline_s=50.0))
+    house.come("third call of a job", house.ticket(NORMAL, deadline_s=60.0, waited_s=AGING_S - 0.1))
+    house.come("low, of a job that waits", house.ticket(LOW, deadline_s=60.0, waited_s=2 * AGING_S))
+    await waiting(house, 4)
+    await house.free(4)
+    assert house.admitted == ["low, of a job that waits", "normal", "third call of a job", "low"]
+
+
+async def test_a_call_that_waits_is_overtaken_by_no_job_for_ever(house: House) -> None:
+    house.come("waits", house.ticket(deadline_s=10.0))
+    await waiting(house, 1)
+    house.clock.advance(AGING_S)
+    house.come("of a job", house.ticket(deadline_s=10.0 + MAX_WAITED_S, waited_s=MAX_WAITED_S))
+    await waiting(house, 2)
+    await house.free(2)
+    assert house.admitted == ["waits", "of a job"]
 
 
 async def test_where_nobody_can_tell_the_slots_nobody_waits(house: House) -> None:
