@@ -133,7 +133,7 @@ async def run_load(
     """
     mix = load_mix(args, prose, traits.chars_per_token)
     target = open_target(args, traits.model)
-    habits = ClientHabits(args.deadline, args.stall_seconds, args.think, args.useful)
+    habits = ClientHabits(args.deadline, args.stall_seconds, args.think, args.useful, args.hints)
     index, parts = part
     try:
         limits = LoadLimits(args.duration, _share(args.requests, index, parts))

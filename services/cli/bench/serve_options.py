@@ -158,6 +158,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help=f"of recorded agents; default {LONGEST_PAUSE_S:g}",
     )
     group.add_argument(
+        "--no-hints",
+        dest="hints",
+        action="store_false",
+        help="calls of recorded agents do not say which session they are of",
+    )
+    group.add_argument(
         "--cache-bust", action="store_true", help="no dialogue's prompts begin as another dialogue's do"
     )
     group.add_argument("--seed", type=natural, default=0, metavar="N", help="the same load again; default 0")

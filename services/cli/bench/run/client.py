@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -14,11 +14,15 @@ from services.cli.bench.run.useful_answer import UsefulMarker, UsefulWatch
 from services.cli.bench.targets.target import (
     BenchTarget,
     CallEnded,
+    CallHints,
     CallOutcome,
     StreamPiece,
     TargetCall,
 )
+from shared.seams.chance import CHANCE
 
+AGENT_SOURCES = ("agents", "tracelab")
+"""The traces whose dialogues are sessions of agents."""
 GIVE_UP_S = 0.02
 """A client that leaves after no token at all leaves when its request has been on its way so long."""
 HURRIED_SLACK_S = 10.0
@@ -31,12 +35,14 @@ Messages = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class ClientHabits:
     """`deadline_s`: no call is waited for longer. `stall_s`: so long a client that has stopped to read keeps
-    its connection. `think_s`: between an answer and the next turn."""
+    its connection. `think_s`: between an answer and the next turn. `hints`: calls of recorded agents say
+    whose they are."""
 
     deadline_s: float
     stall_s: float
     think_s: float
     useful: UsefulMarker
+    hints: bool = True
 
 
 class BenchClient:
@@ -54,22 +60,30 @@ class BenchClient:
         self._habits = habits
         self._now_s = now_s
         self._ended = ended
+        self._load = CHANCE.hex_digits(4)
         self.cut_calls = 0
 
     async def run(self, dialogue: Dialogue) -> None:
         """Ask turn by turn, until one of them does not finish; return when its helpers have ended, too."""
         intended_s = self._now_s() if dialogue.at_s is None else dialogue.at_s
-        await self._run(dialogue, dialogue, intended_s)
+        await self._run(dialogue, dialogue, intended_s, f"{dialogue.source}-{self._load}-{dialogue.number}")
 
-    async def _run(self, dialogue: Dialogue, thread: Dialogue | Helper, intended_s: float) -> None:
+    async def _run(
+        self,
+        dialogue: Dialogue,
+        thread: Dialogue | Helper,
+        intended_s: float,
+        session: str,
+        parent: str = "",
+    ) -> None:
         messages: Messages = (("system", dialogue.system),) if dialogue.system else ()
         async with asyncio.TaskGroup() as group:
             awaited: dict[int | None, list[asyncio.Task[None]]] = {}
 
             def begin_helpers(after: int) -> None:
-                for helper in thread.helpers:
+                for number, helper in enumerate(thread.helpers):
                     if helper.after == after:
-                        task = group.create_task(self._help(dialogue, helper))
+                        task = group.create_task(self._help(dialogue, helper, f"{session}.{number}", session))
                         awaited.setdefault(helper.before, []).append(task)
 
             begin_helpers(-1)
@@ -82,7 +96,8 @@ class BenchClient:
                 messages = _prompt(dialogue, turn, messages)
                 record = self._record(dialogue, number, turn, intended_s, messages)
                 try:
-                    answer = await self._ask(dialogue, turn, messages, record)
+                    hints = self._hints(dialogue, thread.turns[number + 1 :], session, parent)
+                    answer = await self._ask(dialogue, turn, messages, record, hints)
                 except asyncio.CancelledError:
                     self.cut_calls += 1
                     raise
@@ -92,10 +107,22 @@ class BenchClient:
                 messages = (*messages, ("assistant", answer))
                 begin_helpers(number)
 
-    async def _help(self, dialogue: Dialogue, helper: Helper) -> None:
+    def _hints(
+        self, dialogue: Dialogue, left: Sequence[DialogueTurn], session: str, parent: str
+    ) -> CallHints | None:
+        """Return what a call before the turns that are `left` says of its agent, None where that says
+        nothing."""
+        if not self._habits.hints or dialogue.source not in AGENT_SOURCES:
+            return None
+        if not left:
+            return CallHints(session, parent, final=True)
+        pause_s = self._habits.think_s if left[0].pause_s is None else left[0].pause_s
+        return CallHints(session, parent, pause_ms=round(1000 * pause_s), goes_on=not left[0].whole)
+
+    async def _help(self, dialogue: Dialogue, helper: Helper, session: str, parent: str) -> None:
         intended_s = self._now_s() + helper.begins_s
         await asyncio.sleep(helper.begins_s)
-        await self._run(dialogue, helper, intended_s)
+        await self._run(dialogue, helper, intended_s, session, parent)
 
     def _record(
         self, dialogue: Dialogue, number: int, turn: DialogueTurn, intended_s: float, messages: Messages
@@ -118,6 +145,7 @@ class BenchClient:
         turn: DialogueTurn,
         messages: Messages,
         record: CallRecord,
+        hints: CallHints | None,
     ) -> str:
         """Return the answer; what became of the call is in the record."""
         hurried = dialogue.conduct is Conduct.HURRIED
@@ -128,6 +156,7 @@ class BenchClient:
             alone=dialogue.conduct in (Conduct.DISCONNECT, Conduct.STALL),
             json_schema=dialogue.json_schema,
             passages=dialogue.amount if dialogue.conduct is Conduct.RETRIEVE else 0,
+            hints=hints,
         )
         deadline_s = self._habits.deadline_s
         if hurried:

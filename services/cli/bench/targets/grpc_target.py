@@ -129,6 +129,16 @@ class GrpcTarget:
             message.deadline_ms = call.deadline_ms
         if call.json_schema:
             message.sampling.json_schema = call.json_schema
+        if (hints := call.hints) is not None:
+            message.agent.CopyFrom(
+                pb.AgentHints(
+                    session=hints.session,
+                    parent_session=hints.parent,
+                    final=hints.final,
+                    pause_ms=hints.pause_ms,
+                    warm_next=hints.goes_on,
+                )
+            )
         if call.passages:
             message.retrieval.MergeFrom(pb.Retrieval(enabled=True, k=call.passages, may_degrade=False))
         return message

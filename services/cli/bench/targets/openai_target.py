@@ -13,7 +13,13 @@ from typing import Any
 import aiohttp
 
 from services.cli.bench.targets.event_stream import DONE, DataEvents
-from services.cli.bench.targets.openai_words import PATHS, call_body, ended_by_error, read_chunk
+from services.cli.bench.targets.openai_words import (
+    PATHS,
+    call_body,
+    ended_by_error,
+    hint_headers,
+    read_chunk,
+)
 from services.cli.bench.targets.target import (
     CallEnded,
     CallFacts,
@@ -70,6 +76,7 @@ class OpenAiTarget:
         headers = {"content-type": "application/json"}
         if call.deadline_ms:
             headers["x-penstock-deadline-ms"] = str(call.deadline_ms)
+        headers |= hint_headers(call)
         path = self._base + PATHS[self._interface]
         try:
             async with await self._post(path, body, headers) as response:

@@ -61,6 +61,18 @@ def call_body(interface: str, call: TargetCall, sampling: TargetSampling) -> dic
     }
 
 
+def hint_headers(call: TargetCall) -> dict[str, str]:
+    """Return the headers by which Dynamo's clients name the agent that a call is of; others take no
+    notice."""
+    hints = call.hints
+    if hints is None:
+        return {}
+    headers = {"x-dynamo-session-id": hints.session}
+    if hints.parent:
+        headers["x-dynamo-parent-session-id"] = hints.parent
+    return headers | ({"x-dynamo-session-final": "true"} if hints.final else {})
+
+
 def _answer_format(interface: str, schema: Any) -> dict[str, Any]:
     """Return what asks for an answer that fits the schema; plain completions have no words for it."""
     named = {"name": "answer", "schema": schema}

@@ -43,10 +43,24 @@ class TargetSampling:
 
 
 @dataclass(frozen=True, slots=True)
+class CallHints:
+    """The agent that a call is of, as it is told to the server: its session, that of the agent which began it
+    ("" for none), whether no call follows, the time to the next one, and whether that goes on from the
+    answer."""
+
+    session: str
+    parent: str = ""
+    final: bool = False
+    pause_ms: int = 0
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TargetCall:
     """`messages` are roles and texts. `deadline_ms` is told to the server, 0 is none. `alone`: over a
     connection of its own, which is cut when the call is left. `json_schema`: the answer fits it; "" is none.
-    `passages`: so many are retrieved before, whatever that takes; 0: as the server does."""
+    `passages`: so many are retrieved before, whatever that takes; 0: as the server does. `hints`: None for a
+    call that says nothing of an agent."""
 
     messages: tuple[tuple[str, str], ...]
     max_tokens: int
@@ -54,6 +68,7 @@ class TargetCall:
     alone: bool = False
     json_schema: str = ""
     passages: int = 0
+    hints: CallHints | None = None
 
     @property
     def plain_text(self) -> str:

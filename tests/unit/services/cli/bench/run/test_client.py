@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import pytest
 
 from services.cli.bench.plan.conduct import Conduct
-from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn
+from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn, Helper
 from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.client import BenchClient, ClientHabits
 from services.cli.bench.run.useful_answer import UsefulMarker
-from services.cli.bench.targets.target import CallFacts, StreamPiece, TargetCall
+from services.cli.bench.targets.target import CallFacts, CallHints, StreamPiece, TargetCall
 
 HABITS = ClientHabits(60.0, 0.0, 0.0, UsefulMarker.read("sentence"))
 
@@ -51,6 +52,36 @@ async def test_a_call_is_as_its_client_s_conduct_has_it(conduct: Conduct) -> Non
     leaves = conduct in (Conduct.CANCEL, Conduct.DISCONNECT, Conduct.STALL)
     assert ended[0].piece_tokens == (1 if leaves else 2)
     assert (ended[0].chars, ended[0].facts.prompt_tokens) == (5, 3)
+
+
+async def test_calls_of_a_recorded_agent_say_whose_they_are_and_when_the_next_comes() -> None:
+    target = RecordingTarget(StreamPiece("Yes", 1))
+    client = BenchClient(target, HABITS, asyncio.get_running_loop().time, lambda _: None)
+    helper = Helper((DialogueTurn("Help!", 9),), after=0, begins_s=0.0, before=1)
+    turns = (
+        DialogueTurn("Well?", 9),
+        DialogueTurn("And?", 9, pause_s=0.02),
+        DialogueTurn("Then?", 9, whole=True),
+    )
+    await client.run(Dialogue(turns, "agents", helpers=(helper,)))
+    first, of_helper, second, last = (call.hints for call in target.calls)
+    assert first is not None
+    name = first.session
+    assert (first, second) == (
+        CallHints(name, pause_ms=20, goes_on=True),
+        CallHints(name, pause_ms=0, goes_on=False),
+    )
+    assert last == CallHints(name, final=True)
+    assert of_helper == CallHints(f"{name}.0", parent=name, final=True)
+
+
+@pytest.mark.parametrize(("source", "hints"), [("agents", False), ("synthetic", True)])
+async def test_other_calls_say_nothing_of_an_agent(source: str, hints: bool) -> None:
+    target = RecordingTarget(StreamPiece("Yes", 1))
+    habits = replace(HABITS, hints=hints)
+    client = BenchClient(target, habits, asyncio.get_running_loop().time, lambda _: None)
+    await client.run(Dialogue((DialogueTurn("Well?", 9),), source))
+    assert [call.hints for call in target.calls] == [None]
 
 
 async def test_a_server_that_sends_several_tokens_at_once_is_left_by_tokens() -> None:

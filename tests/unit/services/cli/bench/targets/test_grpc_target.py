@@ -13,9 +13,11 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.cli.bench.targets.grpc_target import GrpcTarget
+from services.cli.bench.targets.openai_words import hint_headers
 from services.cli.bench.targets.target import (
     CallEnded,
     CallFacts,
+    CallHints,
     CallOutcome,
     StreamPiece,
     TargetCall,
@@ -101,6 +103,20 @@ async def test_a_plain_prompt_is_a_text() -> None:
     ):
         assert len([piece async for piece in pieces]) == 2
     assert servicer.asked[0][0].text == "Be brief.\n\nHello?"
+
+
+async def test_a_call_of_an_agent_says_so() -> None:
+    call = replace(CALL, hints=CallHints("s", "p", final=True, pause_ms=9, goes_on=True))
+    async with served(whole) as (servicer, target), aclosing(target.pieces(call, CallFacts())) as pieces:
+        assert len([piece async for piece in pieces]) == 2
+    assert servicer.asked[0][0].agent == pb.AgentHints(
+        session="s", parent_session="p", final=True, pause_ms=9, warm_next=True
+    )
+    assert hint_headers(call) == {
+        "x-dynamo-session-id": "s",
+        "x-dynamo-parent-session-id": "p",
+        "x-dynamo-session-final": "true",
+    }
 
 
 async def test_a_schema_and_passages_are_asked_for() -> None:
