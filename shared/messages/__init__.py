@@ -16,6 +16,7 @@
     drafts      draft sessions
     accounts    an operator asks where the time of a request went
     console     a gateway asks another one what a console shows of it
+    flags       an operator changes settings at run time
     fleet       heartbeats, prefix snapshots, audits, drain
     compatibility  how two versions of the code understand each other: read it before you change a message
 
@@ -51,6 +52,18 @@ from shared.messages.console import (
 )
 from shared.messages.drafts import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync
 from shared.messages.envelope import Accepted, Envelope, Failure
+from shared.messages.flags import (
+    MAX_TRAFFIC_ROWS,
+    ChangeFlag,
+    FlagChange,
+    FlagChanged,
+    FlagLogReport,
+    FlagLogRequest,
+    FlagSetting,
+    FlagTraffic,
+    FlagTrafficRequest,
+    FlagTrafficRow,
+)
 from shared.messages.fleet import (
     MAX_DRAIN_S,
     MAX_REPORTED_TENANTS,
@@ -255,6 +268,12 @@ Message = (
     | UsageReport
     | ConsoleRequest
     | ConsoleReport
+    | ChangeFlag
+    | FlagChanged
+    | FlagLogRequest
+    | FlagLogReport
+    | FlagTrafficRequest
+    | FlagTraffic
 )
 
 __all__ = [
@@ -282,6 +301,7 @@ __all__ = [
     "MAX_REPORTED_CHARS",
     "MAX_REPORTED_TENANTS",
     "MAX_RERANK_TEXTS",
+    "MAX_TRAFFIC_ROWS",
     "MAX_USAGE_ROWS",
     "MEANING_VERSION",
     "NO_ADAPTER",
@@ -300,6 +320,7 @@ __all__ = [
     "BreakerReport",
     "Cancel",
     "CancelAck",
+    "ChangeFlag",
     "ChatTurn",
     "CiteAnswer",
     "CitedSentence",
@@ -324,6 +345,14 @@ __all__ = [
     "Envelope",
     "Failure",
     "Filters",
+    "FlagChange",
+    "FlagChanged",
+    "FlagLogReport",
+    "FlagLogRequest",
+    "FlagSetting",
+    "FlagTraffic",
+    "FlagTrafficRequest",
+    "FlagTrafficRow",
     "FoundFirst",
     "GatewayReport",
     "GetTokenBytes",

@@ -46,7 +46,8 @@ class RequestAccount:
     """A request that has ended, beside `compared` others of its model whose prompts are in the same length
     band; `ttft_us` is 0 where no token was delivered. `model_choice` says how its model was chosen, "" where
     its client named it. `coalesced_tokens` of its output the request `coalesced_with` has computed, which was
-    in flight at the same time. `usage`: what it has used, one row; of an older gateway none."""
+    in flight at the same time. `usage`: what it has used, one row; of an older gateway none.
+    `flags`: the versions of the changes of settings that it had."""
 
     request_id: str
     client_id: str
@@ -69,6 +70,7 @@ class RequestAccount:
     coalesced_with: str = ""
     coalesced_tokens: int = 0
     usage: tuple[UsageRow, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

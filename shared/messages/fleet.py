@@ -39,7 +39,8 @@ class GatewayReport:
     """The report of a gateway. `grpc` and `http`: where it takes requests, HOST:PORT, "" where it does not.
 
     `degradation` is the highest of its levels, `model_levels` those of models that it leaves something out
-    of; `breakers` are the instances that it avoids, a few at most.
+    of; `breakers` are the instances that it avoids, a few at most. `flags` is the digest of the changes of
+    settings that it knows, "" where there are none.
     """
 
     grpc: str = ""
@@ -47,6 +48,7 @@ class GatewayReport:
     degradation: int = 0
     breakers: tuple[BreakerReport, ...] = ()
     model_levels: tuple[ModelLevel, ...] = ()
+    flags: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

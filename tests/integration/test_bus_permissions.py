@@ -46,6 +46,7 @@ ANSWERS = {
     "TextScores", "RequestAccount", "NoAccount", "KeyUsesBegun", "KeyUsesRefused", "KeyKeptElsewhere",
     "KeyClaimed", "HandedOver", "Successor", "UsageReport",
     "ConsoleReport",
+    "FlagChanged", "FlagLogReport", "FlagTraffic",
 }  # fmt: skip
 """The messages that nobody may send but to who has asked."""
 

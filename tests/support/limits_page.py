@@ -94,6 +94,7 @@ ROOMS = (
             "shared/telemetry",
             "services/launcher",
             "services/cli",
+            "shared/flags",
         ),
     ),
 )
