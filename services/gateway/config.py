@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.gateway.request.retrieval_use import ORDERS, SHARED_PREFIX, WARM_HEAD, WARM_MODES
+from services.gateway.request.retrieval_use import (
+    DEFAULT_PASSAGES,
+    MAX_PASSAGES,
+    ORDERS,
+    SHARED_PREFIX,
+    WARM_HEAD,
+    WARM_MODES,
+)
 from shared.cache_modes import CACHE_MODES, OFF
 from shared.config.fields import PathRule, ServiceConfig, field_of
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS
@@ -131,6 +138,12 @@ class GatewayConfig(ServiceConfig):
         minimum=0.1,
         maximum=10_000.0,
     )
+    flags: str = field_of(
+        "",
+        help="file of what `penstock flags` changes, which gateways of one host may share; empty = changes "
+        "last as long as a gateway of the fleet does",
+        path=PathRule.ALWAYS,
+    )
     default_max_tokens: int = field_of(
         DEFAULT_MAX_TOKENS, help="max_tokens of a request that sets none", minimum=1, maximum=1 << 20
     )
@@ -196,6 +209,20 @@ class GatewayConfig(ServiceConfig):
         help="how passages stand in the prompt of a request that says nothing about it",
         choices=tuple(ORDERS.values()),
     )
+    retrieval_passages: int = field_of(
+        DEFAULT_PASSAGES,
+        help="passages that a question is answered from where the request says no number",
+        minimum=1,
+        maximum=MAX_PASSAGES,
+    )
+    rerank: bool = field_of(
+        True, help="passages are looked at more closely; if not, only where the request allows that"
+    )
+    least_degradation: str = field_of(
+        "none",
+        help="what is left out of a request that allows it although nothing is pressed",
+        choices=("none", "rerank", "retrieval_depth", "retrieval"),
+    )
     passage_least_share: float = field_of(
         0.3,
         help="share of the best passage's score that a passage needs to stand in the prompt; 0 = all do",
@@ -247,6 +274,9 @@ class GatewayConfig(ServiceConfig):
         help="most uncached tokens of a prompt that decode may compute itself where that is sooner; 0 = none",
         minimum=0,
         maximum=1 << 20,
+    )
+    use_speculator: bool = field_of(
+        True, help="a speculator drafts tokens, where there is one; n-gram drafts are the engine's own"
     )
     coalesce: bool = field_of(
         True,

@@ -11,6 +11,7 @@ from services.gateway.admission.agent_sessions import AgentSessions
 from services.gateway.admission.model_levels import ModelLevels
 from services.gateway.admission.pressure import Pressure
 from services.gateway.config import GatewayConfig
+from services.gateway.flags.flag_keeper import FlagKeeper
 from services.gateway.fleet.away_models import AwayModels
 from services.gateway.fleet.breakers import Breakers
 from services.gateway.fleet.canceller import Canceller
@@ -61,6 +62,7 @@ class SessionContext:
     away_models: AwayModels
     sampler: TraceSampler
     virtual_models: VirtualModels
+    flags: FlagKeeper
     usage: UsageLedger
     agent_sessions: AgentSessions
 
@@ -75,6 +77,8 @@ class SessionContext:
         self.latencies.record_end(record.outcome, record.ttft_us)
         self.ended_requests.add(record)
         self.usage.add(record)
+        if record.flags:
+            self.flags.record_end(record)
         if self.exporter is not None:
             self.exporter.add(record)
 
@@ -138,6 +142,7 @@ class SessionContext:
             exporter=None if collector is None else SpanExporter(collector, instance),
             sampler=read_sampler(config, os.environ),
             virtual_models=VirtualModels.of(config),
+            flags=FlagKeeper.of(instance, config, bus, fleet),
             usage=UsageLedger(),
             agent_sessions=AgentSessions(),
         )

@@ -109,6 +109,7 @@ class Gateway:
             "api-keys": self.key_gate.keys.watch_file,
             "key-limits": self.key_gate.keeper.watch,
             "virtual-models": context.virtual_models.watch_file,
+            "flags": lambda: context.flags.watch(self.registry.flagged_times, changed),
             "pressure": lambda: watch_pressure(context.pressure, context.degradation, changed),
         }
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from services.gateway.admission.request_meter import RequestMeter
+from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.fleet.crash_record import CrashRecord
+from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.request_client import RequestClient
 from services.gateway.keys.allowance import Allowance
 from services.gateway.request.request import Request
@@ -19,6 +21,7 @@ from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.scope.response_buffer import ResponseBuffer
 from services.gateway.scope.session_state import SessionState
 from shared.deadline import SYSTEM_CLOCK
+from shared.degradation import DegradationLevel
 from shared.fairness.share import tenant_digest
 from shared.telemetry.trace_context import TraceContext
 
@@ -27,9 +30,11 @@ from shared.telemetry.trace_context import TraceContext
 class RequestScope:
     """One request while it runs. `request` is what came in; what its model makes of it is handed on by the
     stages. `rotation` spreads equal choices of instances over the requests of a gateway. `span` is the
-    request's own in the trace that its call is a part of."""
+    request's own in the trace that its call is a part of. `config` is what is set for this request, with the
+    changes that it has."""
 
     context: SessionContext
+    config: GatewayConfig
     request_id: str
     request: Request
     budget: Budget
@@ -59,6 +64,7 @@ class RequestScope:
         span = context.sampler.new_span(identity.parent)
         return cls(
             context=context,
+            config=context.flags.config_of(request.flags),
             request_id=request_id,
             request=request,
             budget=budget,
@@ -81,6 +87,11 @@ class RequestScope:
             span=span,
         )
 
+    def level_of(self, model: ModelIdentity) -> DegradationLevel:
+        """Return what is left out of the request while that model answers it."""
+        pressed = self.context.degradation.of(model)
+        return max(pressed, DegradationLevel[self.config.least_degradation.upper()])
+
     @property
     def resume_token(self) -> str:
         """The secret by which the client goes on with the stream at another gateway, "" where it cannot."""
@@ -88,7 +99,7 @@ class RequestScope:
         if request.resume_tokens is None:
             return ""
         ends_unix_us = SYSTEM_CLOCK.unix_us() + round(self.budget.total.remaining_s() * 1e6)
-        return request.resume_tokens.make(self.request_id, ends_unix_us, request.resumed)
+        return request.resume_tokens.make(self.request_id, ends_unix_us, request.resumed, request.flags)
 
     def record(self, request: Request, outcome: Outcome) -> RequestRecord:
         """Return what there is to tell of the request once its timeline is closed; `request` is what its
@@ -126,5 +137,6 @@ class RequestScope:
             coalesced_with=state.coalesced_with,
             coalesced_tokens=state.shared_tokens,
             kept=state.kept,
+            flags=request.flags,
             counts=timeline.counts,
         )

@@ -227,7 +227,8 @@ def _within(rule: Rule, value: Any) -> bool:
     return not rule.pattern or all(re.fullmatch(rule.pattern, word) for word in words)
 
 
-def _described(field: ConfigField) -> str:
+def allowed_values(field: ConfigField) -> str:
+    """Return in words which values the setting may have."""
     rule = field.rule
     kinds = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false"}
     allowed = kinds.get(field.hint, "a list of texts")
@@ -241,7 +242,12 @@ def _described(field: ConfigField) -> str:
         allowed += f" of at most {_number(rule.maximum)}"
     if rule.pattern:
         allowed += f" matching {rule.pattern}"
-    return f"{allowed} ({rule.help})" if rule.help else allowed
+    return allowed
+
+
+def _described(field: ConfigField) -> str:
+    allowed = allowed_values(field)
+    return f"{allowed} ({field.rule.help})" if field.rule.help else allowed
 
 
 def _number(bound: float) -> str:

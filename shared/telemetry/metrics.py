@@ -107,6 +107,20 @@ MODEL_CHOICES = Counter(
 MODEL_CHOICE_SECONDS = Histogram(
     "penstock_model_choice_seconds", "The choice of a model by rules.", buckets=HOP_BUCKETS
 )
+FLAGGED_REQUESTS = Counter(
+    "penstock_flagged_requests_total",
+    "Requests that had a change of a setting, by the setting, the change's version and their outcome.",
+    ["setting", "version", "outcome"],
+)
+FLAG_CHANGES = Counter(
+    "penstock_flag_changes_total",
+    "Changes of settings that this gateway took or made: set, rollback, or guard where one burnt.",
+    ["kind"],
+)
+FLAGS_IN_FORCE = Gauge("penstock_flags_in_force", "Changes of settings that are in force.")
+FLAGS_STALE = Gauge(
+    "penstock_flags_stale", "1 while the file of changes of settings cannot be read or written."
+)
 VIRTUAL_MODELS_STALE = Gauge(
     "penstock_virtual_models_stale",
     "1 while the file of virtual models cannot be used and its last good state is in force.",
@@ -353,6 +367,10 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         DEGRADED_REQUESTS,
         E2E_REQUEST_LATENCY,
         FINISHED_REQUESTS,
+        FLAGGED_REQUESTS,
+        FLAGS_IN_FORCE,
+        FLAGS_STALE,
+        FLAG_CHANGES,
         GENERATION_TOKENS,
         HOP_SECONDS,
         HTTP_CONNECTIONS,

@@ -105,6 +105,7 @@ OWN_PLACES = (
     "services/gateway/http/openapi",
     "services/gateway/session/console_report.py",
     "services/gateway/scope/recent_latencies.py",
+    "services/gateway/flags",
     "services/gateway/fleet",
     "services/gateway/prompt",
     "services/gateway/question",

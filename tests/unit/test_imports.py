@@ -164,6 +164,7 @@ GATEWAY_ORDER = (
     "fleet",
     "scope",
     "tracing",
+    "flags",
     "admission",
     "context",
     "request_scope",

@@ -57,12 +57,11 @@ class AnswerCiting:
     @property
     def wanted(self) -> bool:
         """Whether the text of the answer is needed at its end."""
-        return bool(self._passages and self._retriever and self._scope.context.config.cite_wait_ms)
+        return bool(self._passages and self._retriever and self._scope.config.cite_wait_ms)
 
     @property
     def _is_pressed(self) -> bool:
-        levels = self._scope.context.degradation
-        return self._model is not None and levels.of(self._model) >= DegradationLevel.RERANK
+        return self._model is not None and self._scope.level_of(self._model) >= DegradationLevel.RERANK
 
     def take_earlier(self, sentences: tuple[CitedSentence, ...]) -> None:
         """The answer was given before, with these."""
@@ -71,7 +70,7 @@ class AnswerCiting:
     async def cite_answer(self, left_s: float) -> None:
         """Ask, for `left_s` at most; under pressure, and of calls of tools, nothing is asked."""
         context, text = self._scope.context, self._scope.state.log.kept_text
-        wait_s = min(left_s, context.config.cite_wait_ms / 1e3)
+        wait_s = min(left_s, self._scope.config.cite_wait_ms / 1e3)
         if not self.wanted or not text or self._is_pressed or self._scope.response.has_called or wait_s <= 0:
             return
         question = self._scope.request.question[:MAX_CITED_ANSWER_CHARS]

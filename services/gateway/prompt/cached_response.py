@@ -64,6 +64,7 @@ class MissedLookup:
 class CachedResponse:
     def __init__(self, scope: RequestScope) -> None:
         self._context = scope.context
+        self._config = scope.config
         self._request_id = scope.request_id
         self._request = scope.request
         self._missed: MissedLookup | None = None
@@ -85,7 +86,7 @@ class CachedResponse:
         """
         if not self._request.cache.wanted:
             return await work
-        config = self._context.config
+        config = self._config
         semantic = self._request.cache.mode == SEMANTIC
         wait_s = (config.semantic_cache_wait_ms if semantic else config.cache_wait_ms) / 1e3
         looking = start_task(self._look_up(model), name=f"look-up-{self._request_id}")
@@ -162,7 +163,7 @@ class CachedResponse:
         request, context = self._request, self._context
         models: tuple[ModelIdentity, ...] = (model,)
         if request.retrieval.passages:
-            adapter = context.config.retrieval_adapter
+            adapter = self._config.retrieval_adapter
             models = (model, with_adapter(model, adapter, context.fleet.instances, request.tenant))
         rewriter = context.question_rewriter.identity
         key = response_key(request, models, fleet_key_bytes(context.config.fleet_key), rewriter)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from services.gateway.context import SessionContext
 from services.gateway.fleet.best_route import best_route
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Need, serving
 from services.gateway.fleet.sent_load import LoadedView
+from services.gateway.request_scope import RequestScope
 from shared.errors import Unavailable
 from shared.roles import ROUTED_ROLES
 
@@ -17,14 +17,12 @@ def likely_worker(
     model: ModelIdentity,
     need: Need,
     rotation: int,
-    *,
-    local_tokens: int | None = None,
+    most_local_tokens: int,
 ) -> LoadedView | None:
     """Return the worker that `Router` would choose at its first attempt; None where there is no route.
 
-    `local_tokens`: the longest prompt that a decode worker may compute itself; None: as is configured.
+    `most_local_tokens`: of the longest prompt that a decode worker may compute itself.
     """
-    most_local_tokens = context.config.local_prefill_tokens if local_tokens is None else local_tokens
     routed = {role: serving(context.fleet.instances(role), role, model) for role in ROUTED_ROLES}
     shunned = context.breakers.shunned([view for views in routed.values() for view in views], request_id)
     try:

@@ -124,9 +124,9 @@ class NextTurnWarmer:
         need = Need(hashes, len(hashes) * HASH_BLOCK_TOKENS + appended, self._request.sampling.max_tokens)
         likely, second = (
             likely_worker(
-                self._context, self._request_id, self._model, need, self._rotation, local_tokens=local_tokens
+                self._context, self._request_id, self._model, need, self._rotation, most_local_tokens
             )
-            for local_tokens in (None, 0)
+            for most_local_tokens in (self._context.config.local_prefill_tokens, 0)
         )
         chosen = [] if likely is None else [likely]
         is_other = second is not None and _instance(second) not in map(_instance, chosen)

@@ -132,7 +132,7 @@ class Preparation:
         found, told = asked.retrieved, model
         check_found(found, request.retrieval)
         if found.passages:
-            adapter = self._context.config.retrieval_adapter
+            adapter = self._scope.config.retrieval_adapter
             told = with_adapter(model, adapter, self._context.fleet.instances, request.tenant)
         self._state.begin_phase(RequestPhase.TOKENIZE)
         layout, prompt = await self._tokenize(request, told, found.passages)
@@ -233,7 +233,7 @@ class Preparation:
         if not request.retrieval.passages:
             return FoundPassages(NOTHING_ASKED)
         self._state.begin_phase(RequestPhase.RETRIEVE)
-        level = self._context.degradation.of(model)
+        level = self._scope.level_of(model)
         self._warmer.begin(model)
         try:
             found = await self._preprocessor.retrieve_passages(

@@ -80,7 +80,7 @@ class Preprocessor:
     def __init__(self, scope: RequestScope) -> None:
         self._context = scope.context
         self._fleet = scope.context.fleet
-        self._config = scope.context.config
+        self._config = scope.config
         self._breakers = scope.context.breakers
         self._request_id = scope.request_id
         self._state = scope.state
@@ -131,7 +131,7 @@ class Preprocessor:
             asked.query,
             wanted,
             use.may_degrade,
-            rerank=not (use.may_degrade and level >= DegradationLevel.RERANK),
+            rerank=not (use.may_degrade and (level >= DegradationLevel.RERANK or not self._config.rerank)),
             corpus=use.corpus,
             tenant=request.tenant,
             filters=use.filters,

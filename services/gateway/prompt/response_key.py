@@ -52,6 +52,8 @@ def response_key(
         sticky_key="",
         model_choice=None,
         agent=None,
+        # What they change of an answer is in the fields above, or it is a degraded one, which is not kept.
+        flags=(),
     )
     token_ids = b"" if request.token_ids is None else pack_ids(request.token_ids)
     searches = request.retrieval.passages and not request.retrieval.query

@@ -45,7 +45,9 @@ class Warmer:
     """The warming of one request's prompt; `begin` and `stop` enclose retrieval, and nothing waits for it."""
 
     def __init__(self, scope: RequestScope, gate: AdmissionGate, preprocessor: Preprocessor) -> None:
+        self._scope = scope
         self._context = scope.context
+        self._config = scope.config
         self._gate = gate
         self._request_id = scope.request_id
         self._request = scope.request
@@ -53,7 +55,6 @@ class Warmer:
         self._preprocessor = preprocessor
         self._crash_record = scope.crash_record
         self._budget = scope.budget
-        self._rotation = scope.rotation
         self._model: ModelIdentity
         self._begun = False
         self._task: asyncio.Task[None] | None = None
@@ -67,12 +68,12 @@ class Warmer:
     @property
     def wants_first(self) -> bool:
         """Whether to hear of passages before they have their last order."""
-        return self._begun and self._context.config.warm_while_retrieving == WARM_LIKELY
+        return self._begun and self._config.warm_while_retrieving == WARM_LIKELY
 
     def begin(self, model: ModelIdentity) -> None:
         """Retrieval begins. `model`: as it was asked for; with passages it is taken with another adapter."""
-        config, request = self._context.config, self._request
-        calm = self._context.degradation.of(model) is DegradationLevel.NONE
+        config, request = self._config, self._request
+        calm = self._scope.level_of(model) is DegradationLevel.NONE
         scored = request.sampling.prompt_logprobs != NO_LOGPROBS  # then all of it is computed, cached or not
         if config.warm_while_retrieving == WARM_OFF or scored or not calm:
             return
@@ -160,7 +161,11 @@ class Warmer:
         """Have the first `blocks` of `prompt` computed where a prompt of so many tokens would be."""
         hashes = prompt.block_hashes[:blocks]
         need = Need(hashes, expected_tokens, self._request.sampling.max_tokens)
-        worker = likely_worker(self._context, self._request_id, self._model, need, self._rotation)
+        scope = self._scope
+        most_local_tokens = scope.config.local_prefill_tokens
+        worker = likely_worker(
+            scope.context, scope.request_id, self._model, need, scope.rotation, most_local_tokens
+        )
         why_not = self._why_not(worker, hashes)
         if worker is None or why_not:
             _count(why_not)
@@ -190,7 +195,7 @@ class Warmer:
             return "nobody"
         beat = worker.heartbeat
         missing_tokens = HASH_BLOCK_TOKENS * (len(hashes) - worker.overlap(hashes))
-        if missing_tokens < self._context.config.warm_min_tokens:
+        if missing_tokens < self._config.warm_min_tokens:
             return "short"
         if beat.worker.queued_tokens or (beat.live and beat.role == "decode"):
             return "busy"

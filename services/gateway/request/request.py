@@ -12,7 +12,12 @@ from services.gateway.request.chat_prompt import read_json, read_tools, read_tur
 from services.gateway.request.fallback_use import FallbackUse, read_fallback, read_sticky_key
 from services.gateway.request.model_choice import ModelChoice
 from services.gateway.request.resume_token import ResumeClaim, ResumeTokens
-from services.gateway.request.retrieval_use import SHARED_PREFIX, RetrievalUse, read_retrieval_use
+from services.gateway.request.retrieval_use import (
+    DEFAULT_PASSAGES,
+    SHARED_PREFIX,
+    RetrievalUse,
+    read_retrieval_use,
+)
 from services.gateway.request.sampling import validate_sampling
 from services.gateway.request.tool_use import ToolUse
 from shared.cache_modes import OFF
@@ -57,7 +62,8 @@ class Request:
     `weight`: the key's, in its tenant's share. `resume_tokens`: those by which its stream can be gone on with
     at another gateway, None where it cannot; `resumed`: the stream that it goes on with, None for a new one.
     `coalesces`: one that is the same may share its computation while both are in flight.
-    `agent`: what its client knows of the agent that it is a call of, None for nothing.
+    `agent`: what its client knows of the agent that it is a call of, None for nothing. `flags`: the changes of
+    settings that it has, by their versions; it keeps them to its end.
     """
 
     model: str
@@ -87,6 +93,7 @@ class Request:
     model_choice: ModelChoice | None = None
     coalesces: bool = False
     agent: AgentHints | None = None
+    flags: tuple[str, ...] = ()
 
     @property
     def may_fall_back(self) -> bool:
@@ -148,15 +155,18 @@ def validate_request(
     cache_salt: str = "",
     cache_mode: str = OFF,
     passage_order: str = SHARED_PREFIX,
+    retrieval_passages: int = DEFAULT_PASSAGES,
     max_tokens: int = DEFAULT_MAX_TOKENS,
     default_model: str = "",
     weight: int = 1,
     coalesces: bool = False,
+    flags: tuple[str, ...] = (),
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
-    `cache_mode`, `passage_order`, `max_tokens` and `default_model` are for a request that says nothing about
-    them; `coalesces` is for one whose answer comes again.
+    `cache_mode`, `passage_order`, `retrieval_passages`, `max_tokens` and `default_model` are for a request
+    that says nothing about them; `coalesces` is for one whose answer comes again. `flags` are its changes of
+    settings.
 
     The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
     known.
@@ -179,7 +189,7 @@ def validate_request(
         token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
         sampling=sampling,
         stop=_stop(message.sampling),
-        retrieval=read_retrieval_use(message.retrieval, passage_order),
+        retrieval=read_retrieval_use(message.retrieval, passage_order, retrieval_passages),
         ttft_deadline_ms=_deadline(message, "ttft_deadline_ms"),
         deadline_ms=_deadline(message, "deadline_ms"),
         priority=_priority(message),
@@ -196,6 +206,7 @@ def validate_request(
         sticky_key=read_sticky_key(message),
         coalesces=coalesces and _comes_again(message.sampling, sampling),
         agent=read_agent_hints(message),
+        flags=flags,
     )
     _check_tools(request)
     if request.retrieval.passages:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import re
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -25,7 +26,8 @@ MAX_RESUMES = 8
 TAG_BYTES = 16
 _PERSON = b"penstock.resume"
 _NAME = r"[A-Za-z0-9._-]{1,200}"
-_TOKEN = re.compile(rf"({_NAME})~({_NAME})~([0-9a-f]{{1,16}})~([0-9])~([A-Za-z0-9_-]{{22}})")
+_FLAGS = r"(?:[0-9]{1,15}(?:\.[0-9]{1,15}){0,31}~)?"
+_TOKEN = re.compile(rf"({_NAME})~({_NAME})~([0-9a-f]{{1,16}})~([0-9])~({_FLAGS})([A-Za-z0-9_-]{{22}})")
 _WRONG = (
     "the resume token is none of this key and request: send the one of the stream's last PromptInfo, with "
     "the API key and the request that it began with"
@@ -36,7 +38,8 @@ _WRONG = (
 class ResumeClaim:
     """The stream that a token names: its request now, the one that it began as, and when it ends.
 
-    `received_tokens` have come to the client, who says so. `resumes`: how often it was gone on with.
+    `received_tokens` have come to the client, who says so. `resumes`: how often it was gone on with. `flags`:
+    the numbers of the changes of settings that it has.
     """
 
     request_id: str
@@ -44,6 +47,7 @@ class ResumeClaim:
     ends_unix_us: int
     resumes: int
     received_tokens: int
+    flags: tuple[int, ...] = ()
 
     def deadline(self, clock: Clock = SYSTEM_CLOCK) -> Deadline:
         return Deadline.after((self.ends_unix_us - clock.unix_us()) / 1e6, clock)
@@ -73,14 +77,22 @@ class ResumeTokens:
         owner = f"{key.tenant}\0{key.hash}".encode()
         return cls(fleet_key_bytes(fleet_key), owner, _digest(message, cache_salt))
 
-    def make(self, request_id: str, ends_unix_us: int, before: ResumeClaim | None = None) -> str:
+    def make(
+        self,
+        request_id: str,
+        ends_unix_us: int,
+        before: ResumeClaim | None = None,
+        flags: Sequence[str] = (),
+    ) -> str:
         """Return the token of a request, which goes on with the stream `before`; "" where that may not be
-        gone on with once more."""
+        gone on with once more. `flags` are the versions of the changes that it has."""
         resumes = 0 if before is None else before.resumes + 1
         if resumes >= MAX_RESUMES:
             return ""
         stream_id = request_id if before is None else before.stream_id
         named = f"{request_id}~{stream_id}~{ends_unix_us:x}~{resumes}"
+        if flags:
+            named += f"~{'.'.join(version.partition('@')[0] for version in flags)}"
         return f"{named}~{self._tag(named)}"
 
     def read(self, point: ResumePoint) -> ResumeClaim:
@@ -88,10 +100,17 @@ class ResumeTokens:
         found = _TOKEN.fullmatch(point.token) if len(point.token) <= MAX_TOKEN_CHARS else None
         if found is None:
             raise InvalidRequest(_WRONG)
-        request_id, stream_id, ends, resumes, tag = found.groups()
+        request_id, stream_id, ends, resumes, flags, tag = found.groups()
         if not hmac.compare_digest(tag, self._tag(point.token[: -len(tag) - 1])):
             raise InvalidRequest(_WRONG)
-        return ResumeClaim(request_id, stream_id, int(ends, 16), int(resumes), point.received_tokens)
+        return ResumeClaim(
+            request_id,
+            stream_id,
+            int(ends, 16),
+            int(resumes),
+            point.received_tokens,
+            tuple(map(int, flags.removesuffix("~").split("."))) if flags else (),
+        )
 
     def _tag(self, named: str) -> str:
         parts = (named.encode(), self.owner, self.request_digest)

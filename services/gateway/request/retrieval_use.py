@@ -44,8 +44,11 @@ class RetrievalUse:
 NO_RETRIEVAL = RetrievalUse()
 
 
-def read_retrieval_use(asked: pb.Retrieval, usual_order: str = SHARED_PREFIX) -> RetrievalUse:
-    """Raises InvalidRequest naming the field and what is allowed. `usual_order`: where none is asked for."""
+def read_retrieval_use(
+    asked: pb.Retrieval, usual_order: str = SHARED_PREFIX, usual_passages: int = DEFAULT_PASSAGES
+) -> RetrievalUse:
+    """Raises InvalidRequest naming the field and what is allowed. `usual_order` and `usual_passages` are for
+    who asks for none."""
     if asked.HasField("k") and not 1 <= asked.k <= MAX_PASSAGES:
         raise InvalidRequest(f"retrieval.k is {asked.k}: send an integer from 1 to {MAX_PASSAGES}")
     if asked.HasField("max_tokens") and asked.max_tokens < 1:
@@ -64,7 +67,7 @@ def read_retrieval_use(asked: pb.Retrieval, usual_order: str = SHARED_PREFIX) ->
     if not asked.enabled:
         return NO_RETRIEVAL
     return RetrievalUse(
-        passages=asked.k if asked.HasField("k") else DEFAULT_PASSAGES,
+        passages=asked.k if asked.HasField("k") else usual_passages,
         may_degrade=not asked.HasField("may_degrade") or asked.may_degrade,
         corpus=corpus,
         filters=filters,

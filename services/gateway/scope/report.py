@@ -98,6 +98,7 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
         tenant=record.tenant,
         model=record.model,
         **({"model_choice": record.model_choice.sentence} if record.model_choice else {}),
+        **({"flags": " ".join(record.flags)} if record.flags else {}),
         outcome=outcome.word,
         error=record.error_text,
         workers=" ".join(record.workers),

@@ -47,7 +47,8 @@ class RequestRecord:
     span, `parent_span_id` that of its client, "" without one. `error` is the code of the error that ended it,
     `hop` where that was. `model_choice`: how its model was chosen, None where its client named it.
     `coalesced_tokens` of the output another request has computed, `coalesced_with`.
-    `kept`: an earlier answer was given again. `counts` are those of its workers, 0 for what they have not
+    `kept`: an earlier answer was given again. `flags`: the versions of the changes of settings that it had.
+    `counts` are those of its workers, 0 for what they have not
     counted."""
 
     request_id: str
@@ -81,6 +82,7 @@ class RequestRecord:
     coalesced_with: str = ""
     coalesced_tokens: int = 0
     kept: bool = False
+    flags: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=Counter)
 
     @property

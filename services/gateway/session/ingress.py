@@ -14,6 +14,7 @@ from services.gateway.keys.key_gate import KeyGate
 from services.gateway.keys.keys_in_force import NOBODY
 from services.gateway.keys.rate_limits import LimitReached
 from services.gateway.request.choices import Choices
+from services.gateway.request.fallback_use import read_sticky_key
 from services.gateway.request.request import Request, validate_request
 from services.gateway.request.resume_token import ResumePoint, ResumeTokens
 from services.gateway.request.resume_use import resumable_request
@@ -24,7 +25,7 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.report import count_outcome
 from services.gateway.session.session import Session
 from services.gateway.session.session_registry import SessionRegistry
-from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, PenstockError, TooLarge
+from shared.errors import DeadlineExpired, InvalidRequest, NotFound, Overloaded, PenstockError, TooLarge
 from shared.files.api_key_file import ApiKey
 from shared.seams.chance import CHANCE
 
@@ -54,23 +55,50 @@ class Ingress:
 
     def validate(self, message: pb.GenerateRequest) -> Request:
         """Return a prompt that is to be tokenized alone. Raises InvalidRequest that names what is wrong."""
-        request = self._read(message, NOBODY, "")
+        request = self._read(message, NOBODY, "", ())
         self._registry.prompt_limits.check_request(request)
         return request
 
-    def _read(self, message: pb.GenerateRequest, key: ApiKey, cache_salt: str) -> Request:
+    def _read(
+        self, message: pb.GenerateRequest, key: ApiKey, cache_salt: str, flags: tuple[str, ...]
+    ) -> Request:
+        config = self._registry.flags.config_of(flags)
         return validate_request(
             message,
             drawn_seed=_draw_seed(),
             tenant=key.tenant,
             cache_salt=cache_salt,
-            cache_mode=key.cache or self._config.cache_mode,
-            passage_order=self._config.passage_order,
-            max_tokens=self._config.default_max_tokens,
-            default_model=self._config.default_model,
+            cache_mode=key.cache or config.cache_mode,
+            passage_order=config.passage_order,
+            retrieval_passages=config.retrieval_passages,
+            max_tokens=config.default_max_tokens,
+            default_model=config.default_model,
             weight=key.weight,
-            coalesces=self._config.coalesce,
+            coalesces=config.coalesce,
+            flags=flags,
         )
+
+    def _flags_of(
+        self,
+        message: pb.GenerateRequest,
+        key: ApiKey,
+        resumed: ResumePoint | None,
+        tokens: ResumeTokens | None,
+    ) -> tuple[str, ...]:
+        """Return the changes of settings that a request gets; a stream that is gone on with has those with
+        which it began, as far as they are known here. Raises InvalidRequest for a token that is not its
+        own."""
+        flags = self._registry.flags
+        if resumed is not None and tokens is not None:
+            return flags.versions_of(tokens.read(resumed).flags)
+        if not flags.are_in_force:
+            return ()
+
+        def model() -> str:
+            return message.model or self._config.default_model or self._registry.only_model()
+
+        session = read_sticky_key(message) or call_identity().token
+        return flags.versions_for(key.tenant, model, f"{key.tenant}\0{session}")
 
     def check_room(self, key: ApiKey, count: int = 1) -> None:
         """Raise why nothing of this key can be taken now, whatever it asks for: before that is read."""
@@ -107,9 +135,11 @@ class Ingress:
             self.check_place(key)
         requests: list[Request] = []
         for prompt in choices.prompts:
-            valid = self._read(prompt, key, cache_salt)
+            tokens = None
             if prompt.resumable or resumed is not None:
                 tokens = ResumeTokens.of(self._config.fleet_key, key, prompt, cache_salt)
+            valid = self._read(prompt, key, cache_salt, self._flags_of(prompt, key, resumed, tokens))
+            if tokens is not None:
                 valid = resumable_request(valid, len(choices), tokens, resumed)
             self._registry.check_size(valid)
             requests += choices.share(prompt, valid, _draw_seed)
@@ -150,6 +180,8 @@ class Ingress:
             # Who asks for what cannot be had, or not in its time, has asked: else asking so would be free.
             refused = isinstance(error, DeadlineExpired | Overloaded | InvalidRequest | TooLarge)
             counted = refused and not isinstance(error, LimitReached)
+            if isinstance(error, DeadlineExpired | Overloaded | NotFound) and counted:
+                self._registry.flags.record_refused(requests[0].flags)
             for allowance in allowances:
                 allowance.undo(counted=counted)
             if isinstance(error, PenstockError) and allowances:

@@ -61,7 +61,7 @@ class Router:
         self._prompt_ids = prepared.token_ids
         self._block_names = prepared.request_hashes
         self._fleet = context.fleet
-        self._config = context.config
+        self._config = scope.config
         self._request_client = scope.request_client
         self._sent_load = context.sent_load
         self._admission_queue = context.admission_queue
@@ -207,7 +207,7 @@ class Router:
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
         best = best_route(
             routed,
-            self._usable("speculator"),
+            self._usable("speculator") if self._config.use_speculator else (),
             Need(hashes, len(ids), left, scored=self._wants_scores),
             shunned,
             self._avoided.refused(views),

@@ -58,6 +58,7 @@ from shared.errors import (
     Unavailable,
     error_from_code,
 )
+from shared.flags.guard import RequestTimes
 from shared.messages import WARM_EPOCH, HandOver, HandOverDone, Lost, Successor
 from shared.roles import ROUTED_ROLES, TARGET_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
@@ -479,6 +480,16 @@ class Session:
             accepted_ngram_draft_tokens=counts["ngram_accepted"],
             replacements=self.state.replacements,
             coalesced_tokens=self.state.shared_tokens,
+        )
+
+    def times(self) -> RequestTimes:
+        """Return what is known of its times now."""
+        began_s, ttft_us = self.budget.arrived_s, self.timeline.measured_ttft_us
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        return RequestTimes(
+            0.0 if began_s is None else 1000 * (now_s - began_s),
+            None if ttft_us is None else ttft_us / 1000,
+            len(self.state.log.ids),
         )
 
     @property

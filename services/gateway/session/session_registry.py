@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import structlog
 
 from services.gateway.admission.session_shares import SessionShares
 from services.gateway.context import SessionContext
+from services.gateway.flags.flag_guards import FlaggedTimes
+from services.gateway.flags.flag_keeper import FlagKeeper
+from services.gateway.flags.flag_traffic import traffic_since
 from services.gateway.keys.allowance import Allowance
 from services.gateway.keys.key_gate import KeyGate, KeyMessage
 from services.gateway.prompt.admission_gate import AdmissionGate
@@ -48,6 +51,16 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
+InboxQuestion = (
+    AuditRequest
+    | SnapshotRequest
+    | messages.UsageRequest
+    | messages.ConsoleRequest
+    | messages.FlagLogRequest
+    | messages.FlagTrafficRequest
+)
+"""The questions that are answered at once."""
+
 
 class SessionRegistry:
     """The registry and the dispatcher of the gateway's inbox. A session stays until it holds nothing."""
@@ -83,6 +96,15 @@ class SessionRegistry:
     @property
     def prompt_limits(self) -> PromptLimits:
         return self._context.prompt_limits
+
+    @property
+    def flags(self) -> FlagKeeper:
+        return self._context.flags
+
+    def only_model(self) -> str:
+        """Return the model of a request that names none, where one alone is served; else ""."""
+        served = {view.heartbeat.model for view in self._context.fleet.instances("decode")}
+        return served.pop() if len(served) == 1 else ""
 
     @property
     def instance(self) -> str:
@@ -179,6 +201,16 @@ class SessionRegistry:
                 self._idle.set()
             self._changed()
 
+    def live_sessions(self, count: int) -> list[Session]:
+        """Return at most so many, those that came first."""
+        return list(itertools.islice(self._live.values(), count))
+
+    def flagged_times(self) -> Iterator[FlaggedTimes]:
+        """Yield what is known of the live requests that have changes of settings."""
+        for session in self._live.values():
+            if session.request.flags:
+                yield FlaggedTimes(session.request.flags, session.times())
+
     @property
     def live_count(self) -> int:
         return len(self._live)
@@ -229,10 +261,10 @@ class SessionRegistry:
                 self._answer(envelope, messages.CancelAck(found, ""))
             case _ if isinstance(message, KeyMessage):
                 self._key_gate.receive(delivery, message)
-            case AuditRequest() | SnapshotRequest() | messages.UsageRequest() | messages.ConsoleRequest():
+            case _ if isinstance(message, InboxQuestion):
                 self._answer(envelope, self._report_for(message))
-            case messages.AccountRequest(name):
-                self._context.tasks.start("account", self._answer_account(envelope, name))
+            case messages.AccountRequest() | messages.ChangeFlag() as asked:
+                self._context.tasks.start("answer-late", self._answer_late(envelope, asked))
             case Drain(patience_s):
                 self._begin_drain(patience_s)
                 self._answer(envelope, messages.Accepted())
@@ -296,21 +328,23 @@ class SessionRegistry:
 
     # ---- what it tells -----------------------------------------------------------------------------
 
-    def _report_for(self, message: Message) -> Message:
+    def _report_for(self, message: InboxQuestion) -> Message:
         if isinstance(message, AuditRequest):
             return self.audit()
         if isinstance(message, SnapshotRequest):
             return Snapshot(0, b"")
         if isinstance(message, messages.ConsoleRequest):
             return self.console_report()
+        if isinstance(message, messages.FlagLogRequest):
+            return self.flags.report()
+        if isinstance(message, messages.FlagTrafficRequest):
+            return traffic_since(self._context.ended_requests, message.since_unix_us)
         usage = self._context.usage
         return messages.UsageReport(self._incarnation, usage.since_unix_us, tuple(usage.rows()))
 
     def console_report(self) -> messages.ConsoleReport:
         """Return what a console shows of this gateway."""
-        return console_report(
-            self._context, len(self._live), itertools.islice(self._live.values(), MAX_SHOWN_LIVE)
-        )
+        return console_report(self._context, len(self._live), self.live_sessions(MAX_SHOWN_LIVE))
 
     def audit(self) -> AuditReport:
         held = tuple(
@@ -319,8 +353,19 @@ class SessionRegistry:
         )
         return AuditReport("gateway", self._context.instance, self._incarnation, held)
 
-    async def _answer_account(self, envelope: Envelope, name: str) -> None:
-        await self._context.bus.answer(envelope, await self.account(name), hop="gateway")
+    async def _answer_late(
+        self, envelope: Envelope, asked: messages.AccountRequest | messages.ChangeFlag
+    ) -> None:
+        answer: Message | PenstockError
+        try:
+            if isinstance(asked, messages.AccountRequest):
+                answer = await self.account(asked.name)
+            else:
+                answer = await self.flags.change(asked)
+                self._changed()
+        except PenstockError as error:
+            answer = error
+        await self._context.bus.answer(envelope, answer, hop="gateway")
 
     async def account(self, name: str) -> messages.RequestAccount | messages.NoAccount:
         """Return where the time of a request went, by our id of it or by its client's."""
@@ -344,6 +389,7 @@ class SessionRegistry:
             degradation=int(context.degradation.highest),
             model_levels=context.degradation.report(),
             breakers=context.breakers.report(),
+            flags=context.flags.digest,
         )
         return replace(
             self._heartbeat(),

@@ -75,6 +75,7 @@ class EndedRequests:
             coalesced_with=record.coalesced_with,
             coalesced_tokens=record.coalesced_tokens,
             usage=(usage_of(record),),
+            flags=record.flags,
         )
 
 

@@ -72,6 +72,7 @@ def _request_span(record: RequestRecord, gateway: str) -> HopSpan:
         "penstock.tenant": record.tenant,
         "penstock.endpoint": record.endpoint,
         "penstock.model_choice": "" if record.model_choice is None else record.model_choice.sentence,
+        "penstock.flags": " ".join(record.flags),
         "error.type": record.error,
         "penstock.error.hop": record.hop,
     }

@@ -11,7 +11,7 @@ from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.prompt.answer_citing import AnswerCiting
 from shared.messages import MAX_CITED_PASSAGE_BYTES, ScoredPassage
 
-SCOPE: Any = SimpleNamespace(context=SimpleNamespace(config=SimpleNamespace(cite_wait_ms=1.0)))
+SCOPE: Any = SimpleNamespace(config=SimpleNamespace(cite_wait_ms=1.0))
 MODEL = ModelIdentity("m")
 
 
