@@ -21,6 +21,7 @@ from services.cli.bench.engine import build_bench_engine_parser
 from services.cli.bench.micro.micro_options import build_bench_micro_parser
 from services.cli.bench.serve_options import build_bench_serve_parser
 from services.cli.capacity.capacity_options import build_capacity_parser
+from services.cli.flags.flag_options import build_flags_parser
 from services.cli.fleet.adapter import build_adapter_parser
 from services.cli.fleet.audit import build_audit_parser
 from services.cli.fleet.down import build_down_parser
@@ -98,6 +99,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "distill": build_distill_parser,
         "down": build_down_parser,
         "drain": build_drain_parser,
+        "flags": build_flags_parser,
         "index": build_index_parser,
         "keys": build_keys_parser,
         "list": build_list_parser,

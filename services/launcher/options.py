@@ -28,6 +28,7 @@ from shared.config.settings import STACK_SOURCE, OptionValue, Setting, Settings,
 from shared.errors import InvalidRequest
 from shared.files.adapter_file import split_adapter_tenants
 from shared.files.model_store import kept_path
+from shared.flags.flag_file import FLAG_FILE_NAME
 from shared.roles import ENGINE_ROLES, OPTIONAL_ROLES, REQUIRED_ROLES, ROLES
 from shared.text.default_model import find_default_model
 
@@ -226,7 +227,7 @@ def _defaults_of(role: str, draft: str, state_dir: Path) -> dict[str, Any]:
     """Return what a stack sets where nobody has said anything."""
     if role == "gateway":
         ports = {"grpc_port": DEFAULT_GRPC_PORT, "http_port": DEFAULT_HTTP_PORT}
-        return ports | {"share_ports": True}
+        return ports | {"share_ports": True, "flags": str(state_dir / FLAG_FILE_NAME)}
     if role == "retriever":
         return {"corpus": (str(DOCUMENTS),), "state_dir": str(state_dir)}
     if role not in ENGINE_ROLES:

@@ -222,6 +222,7 @@ CLI_ORDER = (
     "fleet",
     "bench",
     "usage",
+    "flags",
     "capacity",
     "local",
     "__main__",

@@ -40,11 +40,16 @@ async def is_wanted(beat: Heartbeat, command: str) -> bool:
     if not sys.stdin.isatty():
         print(f"penstock {command}: {warning}; pass --yes to {command} it all the same", file=sys.stderr)
         return False
-    print(f"{warning}. {command.capitalize()} it all the same? [y/N] ", end="", file=sys.stderr, flush=True)
-    if (await _typed_line()).strip().lower() in ("y", "yes"):
+    if await typed_yes(f"{warning}. {command.capitalize()} it all the same?"):
         return True
     print(f"penstock {command}: {beat.instance} goes on as it was", file=sys.stderr)
     return False
+
+
+async def typed_yes(question: str) -> bool:
+    """Ask on the terminal, and return whether the answer is yes; without one in time it is no."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return (await _typed_line()).strip().lower() in ("y", "yes")
 
 
 async def begin_drain(

@@ -19,6 +19,7 @@ def request_words(account: RequestAccount) -> str:
     sentences = [
         _summary(account),
         *([account.model_choice] if account.model_choice else []),
+        *([f"it had {', '.join(account.flags)} of `penstock flags`"] if account.flags else []),
         _longest(account),
         *_shares(account),
         *_spent(account),

@@ -14,7 +14,11 @@ from services.cli.__main__ import COMMANDS, MODULES
 from services.launcher.up_arguments import build_up_parser
 from tests.support.data import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", *(REPOSITORY / "services").glob("**/README.md")]
+PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "services" / "gateway" / "FLAGS.md",
+    *(REPOSITORY / "services").glob("**/README.md"),
+]
 COMMAND = re.compile(r"^(?:.*\| )?\.venv/bin/penstock (.*)$", re.MULTILINE)
 
 
