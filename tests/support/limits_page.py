@@ -186,6 +186,7 @@ OTHERWISE = {
     "MAX_RENDERED_CHARS": "413 or INVALID_ARGUMENT: shorten the chat",
     "MAX_SEEN_BYTES": "all files are read anew",
     "MAX_STEP_ITEMS": TOO_COMPLEX,
+    "MAX_ROW_ITEMS": TOO_COMPLEX,
     "MAX_STEP_LEXER_FUEL": TOO_COMPLEX,
     "MAX_SUBJECT_BYTES": "nobody is found there",
     "MAX_TEMPLATE_ITEMS": "400: the chat template refuses the conversation",

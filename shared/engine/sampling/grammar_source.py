@@ -22,8 +22,13 @@ MAX_STEP_LEXER_FUEL = 20_000
 """The work of the lexer for one mask: up to 6 ms. With five times as much, 400 terminals that all begin alike
 took 0.3 s, and the cores with them; schemas and grammars that people use need less than half of this."""
 MAX_STEP_ITEMS = 25_000
-"""The most items of the parser for one mask. Schemas with 300 optional properties need over 5,000. It is
-about 1 ms, but how often the same item is found is not counted: with many readings that took 0.9 s."""
+"""The most items of the parser for one mask. Schemas with 200 optional properties need over 16,000
+where their names begin alike. It is about 1 ms, but how often the same item is found is not counted:
+with many readings that took 0.9 s."""
+MAX_ROW_ITEMS = 1000
+"""The most items of the parser at one place of an output: those of 240 optional properties are 960. Each is
+looked for among all that are there already, so that twice as many take up to eight times as long, for the
+mask as for the token behind it."""
 MAX_LEXER_STATES = 50_000
 """The most states of a lexer; each takes up to 2 KB."""
 MAX_GBNF_CHARS = 1 << 14
@@ -43,6 +48,7 @@ def grammar_matcher(tokenizer: LLTokenizer, grammar: Grammar, source: str) -> LL
     limits = LLParserLimits(
         step_lexer_fuel=MAX_STEP_LEXER_FUEL,
         step_max_items=MAX_STEP_ITEMS,
+        max_items_in_row=MAX_ROW_ITEMS,
         max_lexer_states=MAX_LEXER_STATES,
         verbose_errors=False,
     )

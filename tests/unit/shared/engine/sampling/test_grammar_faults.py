@@ -15,7 +15,7 @@ from shared.engine import SamplingParams, TokenOutput
 from shared.engine.sampling import grammar_source as grammar_module
 from shared.engine.sampling.grammar import Grammars, GrammarState, Matchers
 from shared.engine.sampling.grammar_faults import MAX_FAULT_CHARS, plain_fault
-from shared.engine.sampling.grammar_source import MAX_GBNF_CHARS
+from shared.engine.sampling.grammar_source import MAX_GBNF_CHARS, MAX_ROW_ITEMS
 from shared.engine.sampling.id_bits import unpacked
 from shared.errors import InvalidRequest, Overloaded
 from shared.sampling.parameters import MAX_GRAMMAR_BYTES, Grammar
@@ -307,6 +307,31 @@ def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_a_tokenizer_with_more_ids_than_the_model_is_named(llm_dir: Path) -> None:
     with pytest.raises(InvalidRequest, match="tokenizer cannot be used"):
         Grammars(str(llm_dir), 50, (EOS,)).compile(Grammar("regex", "a"))
+
+
+ROW_OF_ANY = 3
+"""Items at a place beside two of each alternative."""
+
+
+def alternatives(count: int) -> Grammar:
+    """One letter, over and over, each of which may be read in so many ways."""
+    rules = [f"r{number}" for number in range(count)]
+    lines = ["start: x+", "x: " + " | ".join(rules), *(f'{rule}: "a"' for rule in rules)]
+    return Grammar("ebnf", "\n".join(lines))
+
+
+@pytest.mark.parametrize(("more", "fails"), [(0, False), (1, True)])
+def test_so_many_readings_of_a_place_are_followed_and_not_one_more(
+    grammars: Grammars, more: int, fails: bool
+) -> None:
+    state = GrammarState(grammars.compile(alternatives((MAX_ROW_ITEMS - ROW_OF_ANY) // 2 + more)))
+    state.masks(())
+    state.advance(id_of("a"))
+    if fails:
+        with pytest.raises(InvalidRequest, match="too complex"):
+            state.masks(())
+    else:
+        assert id_of("a") in next_ids(state)
 
 
 def test_terminals_that_begin_alike_are_too_complex_before_a_step_stands_for_them() -> None:
