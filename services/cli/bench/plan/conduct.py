@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from random import Random
 from typing import Self
 
 
@@ -41,6 +40,7 @@ MAX_AMOUNT = 1_000_000
 """The most tokens or milliseconds of such a client."""
 MAX_AMOUNTS = {Conduct.SCHEMA: 10_000, Conduct.RETRIEVE: 16}
 """The most properties, and the most passages that a request can ask for."""
+GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,16 @@ class ConductShare:
         return cls(conduct, percent / 100, count)
 
 
-def drawn_conduct(shares: Sequence[ConductShare], random: Random) -> tuple[Conduct, int]:
-    """Return what one client does, and after how much."""
-    drawn = random.random()
+def spread_conduct(shares: Sequence[ConductShare], number: int, offset: float) -> tuple[Conduct, int]:
+    """Return what the client of that number does, and after how much.
+
+    Among any clients in a row each conduct has its share, to one client or two: a load is short, and chance
+    would give it others. Numbers take places by the golden ratio, as in a sequence of Kronecker, which begins
+    at `offset`, from 0 to 1.
+    """
+    place = (offset + number * GOLDEN_RATIO) % 1.0
     for each in shares:
-        if drawn < each.share:
+        if place < each.share:
             return each.conduct, each.amount
-        drawn -= each.share
+        place -= each.share
     return Conduct.WELL, 0

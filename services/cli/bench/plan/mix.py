@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from services.cli.bench.plan.conduct import Conduct, ConductShare, drawn_conduct
+from services.cli.bench.plan.conduct import Conduct, ConductShare, spread_conduct
 from services.cli.bench.plan.dialogue import Dialogue, DialogueSource, DialogueTurn
 from services.cli.bench.plan.prompt_writer import PromptWriter
 from services.cli.bench.plan.slow_schema import slow_schema
@@ -42,7 +42,8 @@ class DialogueMix:
             yield self._with_conduct(dialogue, number)
 
     def _with_conduct(self, dialogue: Dialogue, number: int) -> Dialogue:
-        conduct, amount = drawn_conduct(self.shares, self.writer.random(f"conduct/{number}"))
+        offset = self.writer.random("conduct").random()
+        conduct, amount = spread_conduct(self.shares, number, offset)
         dialogue = replace(dialogue, number=number, conduct=conduct, amount=amount, mark=self._mark(number))
         match conduct:
             case Conduct.OVERSIZED:

@@ -18,7 +18,7 @@ from services.cli.bench.plan.conduct import (
     MAX_AMOUNTS,
     Conduct,
     ConductShare,
-    drawn_conduct,
+    spread_conduct,
 )
 from services.cli.bench.plan.conversations import ConversationSource
 from services.cli.bench.plan.lengths import MAX_SPREAD, TokenLengths
@@ -82,11 +82,18 @@ def test_conducts_have_their_shares_and_amounts() -> None:
 
 
 def test_all_or_none_misbehave() -> None:
-    random = Random(1)
-    assert {drawn_conduct([ConductShare(Conduct.HURRIED, 1.0, 5)], random) for _ in range(100)} == {
-        (Conduct.HURRIED, 5)
-    }
-    assert {drawn_conduct([], random) for _ in range(100)} == {(Conduct.WELL, 0)}
+    hurried = [ConductShare(Conduct.HURRIED, 1.0, 5)]
+    assert {spread_conduct(hurried, number, 0.3) for number in range(100)} == {(Conduct.HURRIED, 5)}
+    assert {spread_conduct([], number, 0.3) for number in range(100)} == {(Conduct.WELL, 0)}
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.4, 0.999])
+def test_clients_in_a_row_have_their_shares(offset: float) -> None:
+    shares = [ConductShare(conduct, 0.1, 1) for conduct in (Conduct.CANCEL, Conduct.STALL, Conduct.HURRIED)]
+    found = [spread_conduct(shares, number, offset)[0] for number in range(400)]
+    for begin in range(380):
+        counts = Counter(found[begin : begin + 20])
+        assert all(1 <= counts[share.conduct] <= 3 for share in shares)
 
 
 def test_an_oversized_prompt_has_its_length_whatever_the_scale() -> None:
