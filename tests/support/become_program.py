@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import faulthandler
 import gc
+import importlib
 import json
 import logging
 import os
@@ -173,9 +174,18 @@ def _open_streams() -> None:
 
 
 def _take_environ(environ: Mapping[str, str]) -> None:
+    before = _hub_settings()
     os.environ.clear()
     os.environ.update(environ)
     _open_streams()
+    hub = sys.modules.get("huggingface_hub.constants")
+    if hub is not None and _hub_settings() != before:
+        importlib.reload(hub)
+
+
+def _hub_settings() -> dict[str, str]:
+    """What the library of the hub reads when it is imported, which our programs do late."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("HF_", "HUGGINGFACE_"))}
 
 
 def _forget_tests() -> None:

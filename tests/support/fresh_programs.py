@@ -10,6 +10,8 @@ import pytest
 
 START: Callable[..., int] = subprocess._fork_exec  # type: ignore[attr-defined]
 """Python's own, by which `Popen` and so asyncio start a program."""
+FORKABLE = "forkable.py"
+"""The name of a file with a program that need not be fresh. It needs our code in PYTHONPATH where it is."""
 
 
 @contextmanager

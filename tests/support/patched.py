@@ -55,6 +55,9 @@ def main() -> None:
         name, _, value = arguments.pop(0).partition("=")
         setattr(*_place(name), json.loads(value))
     sys.argv = arguments
+    for module in (arguments[0], f"{arguments[0]}.__main__"):
+        if not hasattr(sys.modules.get(module), "__path__"):  # a forked process has imported it already
+            sys.modules.pop(module, None)
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 

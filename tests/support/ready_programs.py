@@ -1,9 +1,10 @@
 """Programs that tests start begin where their imports end: forked from a process that has these.
 
-`penstock` imports for half a second, a stack for three, and tests start hundreds. A worker of `pytest -n` is
-forked from a process that has imported all that we serve, and forks another one before it has a second
-thread: that becomes our programs, as `become_program` says. What asks for something that counts while modules
-are imported is started as it is; so are all programs where tests run in one process.
+`penstock` imports for half a second, what computes for two, a stack for three, and tests start hundreds. A
+worker of `pytest -n` is forked from a process that has imported all that we serve, and forks another one
+before it has a second thread: that becomes our programs, as `become_program` says. What asks for something
+that counts while modules are imported is started as it is, and so are all programs where tests run in one
+process.
 """
 
 from __future__ import annotations
@@ -26,21 +27,27 @@ from services.launcher.processes.forker import MAX_ANSWER_BYTES, adopting
 from shared.roles import ROLES
 from tests.support.become_program import Program, become
 from tests.support.data import REPOSITORY
-from tests.support.fresh_programs import START
+from tests.support.fresh_programs import FORKABLE, START
 from tests.support.launched import DRIVER_NAME
 
 ANSWER_TIMEOUT_S = 120.0
-PACKAGES = ("services.cli", "services.launcher")
-"""The packages whose programs are forked. Services are forked by their launcher."""
+PACKAGES = (
+    *("services.cli", "services.launcher", *(f"services.{role}" for role in ROLES)),
+    *("shared.engine.measuring", "shared.engine.tensor_parallel", "tests.support.patched"),
+)
+"""The packages whose programs are forked. Services of a stack are forked by their launcher."""
+SCRIPTS = (DRIVER_NAME, FORKABLE, "penstock_runner.py")
+"""The files that are such programs, too, wherever they are."""
 PROGRAMS = (
     *("services.launcher.__main__", "services.launcher.config_report"),
     *(f"services.cli.{module}" for module in COMMANDS.values()),
     *(f"services.{role}.__main__" for role in ROLES),
+    *("shared.engine.measuring.benchmark", "shared.engine.tensor_parallel.worker"),
 )
 """What programs import, and tests may not."""
 AT_IMPORT = (
     *("LD_", "LC_", "LANG", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH_", "TRITON_", "PENSTOCK_CPU_"),
-    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_"),
+    "TRANSFORMERS_",
 )
 """What variables begin with that count while modules are imported."""
 NOT_AT_IMPORT = {"PYTHONPATH", "PYTHONUNBUFFERED"}
@@ -116,8 +123,8 @@ def is_ready(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     if any(place != REPOSITORY and (place / "services").exists() for place in places):
         return False
     module = "".join(words[2:3] if words[1:2] == ["-m"] else words[3:4] if words[1:3] == ["-P", "-m"] else [])
-    is_driver = Path(*words[1:2]).name == DRIVER_NAME
-    return is_driver or any(module == each or module.startswith(f"{each}.") for each in PACKAGES)
+    is_script = Path(*words[1:2]).name in SCRIPTS
+    return is_script or any(module == each or module.startswith(f"{each}.") for each in PACKAGES)
 
 
 def _environ_of(lines: Sequence[bytes] | None) -> dict[str, str]:

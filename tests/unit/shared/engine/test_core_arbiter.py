@@ -24,6 +24,7 @@ from shared.process.cores import usable_cores
 from tests.support.clock import FakeClock
 from tests.support.data import REPOSITORY
 from tests.support.engine import GREEDY, admit, generate, make_engine, save_random_model
+from tests.support.fresh_programs import FORKABLE
 from tests.support.wait import until
 
 pytestmark = pytest.mark.skipif(
@@ -137,6 +138,14 @@ def test_alone_a_process_has_all_cores(tmp_path: Path) -> None:
     slot.close()
 
 
+def started(folder: Path, code: str) -> subprocess.Popen[bytes]:
+    program = folder / FORKABLE
+    program.write_text(code)
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, str(program)], env=environ, stdin=pipe, stdout=pipe)
+
+
 def test_two_processes_of_one_folder_share_the_cores(tmp_path: Path) -> None:
     prefill, decode = CoreArbiter(PREFILL, tmp_path), CoreArbiter(DECODE, tmp_path)
     decode.compute(now=True)
@@ -166,9 +175,7 @@ sys.stdin.read()
 """
     clock = FakeClock()
     slot = CoreArbiter(PREFILL, tmp_path, clock=clock)
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
+    with started(tmp_path, code) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"computing\n"
         assert other.stdin is not None
@@ -420,7 +427,7 @@ while True:
         if output.finish_reason is not None:  # the other goes on
             admit(output.key)
 """
-    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
+    with started(tmp_path, code) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"computing\n"
