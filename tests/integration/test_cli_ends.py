@@ -1,6 +1,7 @@
 """How commands end when somebody presses Ctrl-C or closes the pipe that reads them: quietly, at every moment.
 
-Moments come from Python itself: with -X importtime it says on stderr what it has just imported.
+Moments come from Python itself: with -X importtime it says on stderr what it has just imported. Where that is
+no matter, programs begin with their imports done.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,12 +35,6 @@ TIMEOUT_S = 100
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 """The buffering that users have: argparse overlooks what fails in its own writing."""
 IMPORT_LINE = b"import time:"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def imports_take_time() -> Iterator[None]:
-    with fresh_programs():
-        yield
 
 
 def command(*argv: str, python: Sequence[str] = ()) -> list[str]:
@@ -359,15 +354,16 @@ def with_closed_stdout(*argv: str, folder: Path = REPOSITORY) -> tuple[int, str]
     read, write = os.pipe()
     os.close(read)
     try:
-        done = subprocess.run(
-            command(*argv),
-            cwd=folder,
-            env={**BUFFERED, "PYTHONPATH": str(REPOSITORY)},
-            stdout=write,
-            stderr=subprocess.PIPE,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        with fresh_programs():  # what Python does at its end is part of this
+            done = subprocess.run(
+                command(*argv),
+                cwd=folder,
+                env={**BUFFERED, "PYTHONPATH": str(REPOSITORY)},
+                stdout=write,
+                stderr=subprocess.PIPE,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
     finally:
         os.close(write)
     return done.returncode, done.stderr.decode()
