@@ -28,12 +28,14 @@ CONSTANTS: dict[str, float] = {
 SERVICE = '''
 """A service that does nothing but say how it is: ready until it drains; with "live" also over HTTP."""
 import asyncio, os, signal, sys, time
+from shared.import_without import import_without
+
+import_without("rich", "structlog")  # as services do
 from shared.bus import Bus
 from shared.bus.credentials import load_credentials
 from shared.bus.subjects import fleet, inbox
 from shared.messages import Accepted, Drain, Heartbeat
 from shared.telemetry import logging
-from shared.telemetry.http import TelemetryServer
 import structlog
 
 instance = os.environ["PENSTOCK_INSTANCE"]
@@ -44,9 +46,13 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print("hello from", instance, flush=True)
     structlog.get_logger().info("serving", words="two words")
-    http = TelemetryServer(role, lambda: True)
+    metrics = "127.0.0.1:9"
     if "live" in sys.argv:
+        from shared.telemetry.http import TelemetryServer
+
+        http = TelemetryServer(role, lambda: True)
         await http.start("127.0.0.1", 0)
+        metrics = http.address
     credentials = load_credentials(os.environ.get("PENSTOCK_NATS_CREDENTIALS", ""))
     bus = await Bus.connect(os.environ["PENSTOCK_NATS_URL"], name=instance, credentials=credentials)
     def told(delivery):
@@ -58,7 +64,6 @@ async def main():
     await bus.serve(inbox(role, instance), told)
     now = time.time_ns() // 1000
     while not stop.is_set():
-        metrics = http.address or "127.0.0.1:9"
         beat = Heartbeat(role, instance, now, "ready", now, "host", os.getpid(), metrics)
         await bus.publish(fleet(role, instance), beat)
         try:
