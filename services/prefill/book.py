@@ -55,7 +55,7 @@ class PrefillBook(JobBook[PrefillJob]):
                 break
             job = self.jobs[taken.entry.key]
             chosen.append(job)
-            job.charged = prompt_cost(job.remaining_tokens)
+            job.charged, job.lead = prompt_cost(job.remaining_tokens), taken.lead
             self._counters.charge(job.share, job.charged)
             room_tokens -= job.remaining_tokens
             if self.queue.claims_room(taken.entry):
@@ -67,7 +67,7 @@ class PrefillBook(JobBook[PrefillJob]):
         if job.refused_s is None:
             job.refused_s = SYSTEM_CLOCK.monotonic_s()
         self._counters.charge(job.share, -job.charged)
-        self.queue.put_back(job.entry())
+        self.queue.put_back(job.entry(), job.lead)
 
     def remove(self, key: str) -> PrefillJob | None:
         """The job holds nothing any more."""

@@ -23,6 +23,7 @@ class PrefillJob(Job):
     computed_tokens: int = 0
     refused_s: float | None = None  # when it first found no room in the engine
     charged: float = 0.0  # to its tenant, when it was taken from the queue
+    lead: int = 0  # what its turn counted for then
 
     @property
     def remaining_tokens(self) -> int:

@@ -1,4 +1,5 @@
-"""Queue prompts for prefill: tenants in turn, of each the earliest deadline first within a priority class.
+"""Queue prompts for prefill: tenants in turn, of each the earliest deadline and the shortest prompt in turn
+within a priority class.
 
 Pure and bounded. Who found no room at its turn is overtaken by smaller ones of its tenant only for
 PATIENCE_S: then it claims the room, and nobody of its class or below is taken before it. Each further
@@ -16,6 +17,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import Overloaded
 from shared.fairness.service_counters import ServiceCounters, Standing
 from shared.fairness.share import OPEN_SHARE, TenantShare
+from shared.fairness.shortest_turns import ShortestTurns
 
 MIN_RETRY_MS = 50
 PATIENCE_S = 1.0
@@ -38,6 +40,10 @@ class Entry:
     refused_s: float | None = None
     share: TenantShare = OPEN_SHARE
 
+    def is_like(self, other: Entry) -> bool:
+        """Whether they are of one tenant and class."""
+        return self.share.tenant == other.share.tenant and self.priority == other.priority
+
     def claims(self, now_s: float) -> int:
         """The number of classes, its own first, that it claims the room against; 0: others may take it."""
         return 0 if self.refused_s is None else int((now_s - self.refused_s) / PATIENCE_S)
@@ -45,10 +51,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Dequeued:
-    """The result of `take_entry`: the next entry, and those that expired while they waited."""
+    """The result of `take_entry`: the next entry, and those that expired while they waited.
+
+    `lead`: how many tokens that put the shortest ahead of the first, for `put_back`.
+    """
 
     entry: Entry | None
     expired: tuple[Entry, ...]
+    lead: int = 0
 
 
 class DeadlineQueue:
@@ -69,6 +79,7 @@ class DeadlineQueue:
         self._clock = clock
         self._ordered: list[tuple[tuple[int, float, int], Entry]] = []  # most urgent first
         self._arrivals = 0
+        self._turns: ShortestTurns[Entry] = ShortestTurns(lambda entry: entry.num_tokens)
         self.queued_tokens = 0
 
     def push(self, entry: Entry, tokens_per_s: float) -> None:
@@ -91,19 +102,26 @@ class DeadlineQueue:
         self.queued_tokens += entry.num_tokens
 
     def take_entry(self, can_start: Callable[[str], bool] = lambda _: True) -> Dequeued:
-        """Remove the most urgent entry that still has time and can start, and every expired one before it."""
+        """Remove the entry whose turn it is, of those that have time and can start, and all that expired
+        before them.
+
+        The most urgent one and the shortest of its tenant and class take turns; who claims the room has it.
+        """
         expired: list[Entry] = []
+        line: list[Entry] = []
         for entry in self._in_turn():
             if entry.deadline.expired(self._clock):
-                expired.append(entry)
-            elif can_start(entry.key):
-                self.remove(entry.key)
-                break
-        else:
-            entry = None
+                if not line:
+                    expired.append(entry)
+            elif can_start(entry.key) and (not line or entry.is_like(line[0])):
+                line.append(entry)
         for late in expired:
             self.remove(late.key)
-        return Dequeued(entry, tuple(expired))
+        if not line:
+            return Dequeued(None, tuple(expired))
+        chosen = line[0] if self.claims_room(line[0]) else self._turns.next(line)
+        self.remove(chosen.key)
+        return Dequeued(chosen, tuple(expired), self._turns.count(line, [(chosen, chosen.num_tokens)]))
 
     def _is_guest(self, entry: Entry) -> bool:
         """Whether its tenant has nothing here, and may have one all the same where others fill the queue."""
@@ -139,8 +157,10 @@ class DeadlineQueue:
 
         return sorted(waiting, key=turn)  # where that is equal, as they stand
 
-    def put_back(self, entry: Entry) -> None:
-        """The taken entry found no room: it is first among its equals again, over any limit."""
+    def put_back(self, entry: Entry, lead: int = 0) -> None:
+        """The taken entry found no room: it is first among its equals again, over any limit. `lead` is what
+        its turn counted for."""
+        self._turns.take_back(lead)
         insort(self._ordered, ((-entry.priority, entry.deadline.at_s, 0), entry), key=lambda item: item[0])
         self.queued_tokens += entry.num_tokens
 

@@ -4,6 +4,7 @@
     token_cost        how much service a token is
     recent_service    what each tenant has had lately
     service_counters  what each tenant has had, and whose turn it is
+    shortest_turns    whose turn it is in a tenant's own line: the first's or the shortest's
 
 After Sheng et al., Fairness in Serving Large Language Models, OSDI 2024. Pure: no clock, no I/O.
 """

@@ -9,6 +9,7 @@ from shared.engine.cost_model import CostModel
 from shared.engine.sequence import LiveSequence
 from shared.errors import InvalidRequest
 from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.shortest_turns import ShortestTurns
 
 NORMAL_PRIORITY = 1
 LOWEST_PRIORITY = 2  # 0 is the highest
@@ -50,15 +51,13 @@ def keeps_blocks(sequence: LiveSequence, counters: ServiceCounters) -> Precedenc
 class PromptOrder:
     """The order among prompts: one after another, and the next one beside it where that costs little.
 
-    The turn goes to the first by precedence or, where that is another, to the shortest of its tenant and
-    class: to each of the two for as many tokens as the other had. So a short prompt does not stand behind a
-    long one, and a long one is never slower than by half.
+    The first by precedence and the shortest of its tenant and class take turns (`ShortestTurns`).
     """
 
     def __init__(self, cost: CostModel, counters: ServiceCounters) -> None:
         self._cost = cost
         self._counters = counters
-        self._shortest_ahead = 0  # tokens that the shortest had more than the first, since they differ
+        self._turns: ShortestTurns[LiveSequence] = ShortestTurns(lambda sequence: sequence.num_uncomputed)
 
     def share_chunk(
         self, waiting: Sequence[LiveSequence], budget: int, now_us: int
@@ -71,23 +70,17 @@ class PromptOrder:
         in_order = sorted(waiting, key=lambda sequence: precedence(sequence, now_us, self._counters))
         first = in_order[0]
         first_class = class_at(first, now_us)
-        shortest = min(
-            (
-                sequence
-                for sequence in in_order
-                if sequence.share.tenant == first.share.tenant and class_at(sequence, now_us) == first_class
-            ),
-            key=lambda sequence: sequence.num_uncomputed,
-        )
-        if shortest.num_uncomputed == first.num_uncomputed:
-            self._shortest_ahead = 0
-            return self._deal(in_order, budget)
-        if self._shortest_ahead <= 0:
-            in_order.remove(shortest)
-            in_order.insert(0, shortest)
+        line = [
+            sequence
+            for sequence in in_order
+            if sequence.share.tenant == first.share.tenant and class_at(sequence, now_us) == first_class
+        ]
+        chosen = self._turns.next(line)
+        if chosen is not first:
+            in_order.remove(chosen)
+            in_order.insert(0, chosen)
         shares = self._deal(in_order, budget)
-        for sequence, tokens in shares:
-            self._shortest_ahead += tokens * ((sequence is shortest) - (sequence is first))
+        self._turns.count(line, shares)
         return shares
 
     def _deal(self, in_order: Sequence[LiveSequence], budget: int) -> list[tuple[LiveSequence, int]]:

@@ -123,7 +123,7 @@ def test_nobody_is_taken_behind_a_job_that_claims_room() -> None:
     jobs.put_back(big)
     jobs.add(job("small", tokens=10), 0.0)
     both, _ = jobs.take_jobs(1000)
-    assert [one.request_id for one in both] == ["big", "small"]
+    assert [one.request_id for one in both] == ["small", "big"]
     for one in both:
         jobs.put_back(one)
     assert big.refused_s is not None

@@ -45,6 +45,36 @@ def test_a_higher_class_goes_before_any_deadline_of_a_lower_one() -> None:
     assert drain(queue) == ["high", "normal", "low"]
 
 
+def test_the_shortest_of_a_class_goes_for_as_many_tokens_as_the_most_urgent_one_has() -> None:
+    queue = make_queue(FakeClock(100.0))
+    queue.push(entry("high", 150.0, tokens=90, priority=1), 0.0)
+    queue.push(entry("urgent", 150.0, tokens=60), 0.0)
+    for number in range(4):
+        queue.push(entry(f"short {number}", 300.0, tokens=20), 0.0)
+    queue.push(entry("low", 150.0, tokens=1, priority=-1), 0.0)
+    assert drain(queue) == ["high", "short 0", "urgent", "short 1", "short 2", "short 3", "low"]
+
+
+def test_the_shortest_of_a_tenant_does_not_go_before_anothers_turn() -> None:
+    queue, counters = counted(FakeClock(100.0))
+    counters.charge(B, 10.0)
+    queue.push(of(A, "a", tokens=60), 0.0)
+    queue.push(of(B, "b", tokens=10), 0.0)
+    assert drain(queue) == ["a", "b"]
+
+
+def test_an_entry_put_back_has_not_had_its_turn() -> None:
+    queue = make_queue(FakeClock(100.0))
+    queue.push(entry("long", 150.0, tokens=60), 0.0)
+    for number in range(2):
+        queue.push(entry(f"short {number}", tokens=20), 0.0)
+    for _ in range(3):
+        taken = queue.take_entry()
+        assert taken.entry is not None
+        queue.put_back(taken.entry, taken.lead)
+    assert drain(queue) == ["short 0", "long", "short 1"]
+
+
 def test_equal_deadlines_keep_the_order_of_arrival() -> None:
     queue = make_queue(FakeClock(100.0))
     for key in "abc":
