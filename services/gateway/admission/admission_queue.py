@@ -1,4 +1,5 @@
-"""Queue requests while the slots at decode are taken: tenants in turn, each one's by class and deadline."""
+"""Queue requests while the slots at decode are taken: tenants in turn, each one's by class, and of a class
+the most urgent and the shortest by turns."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 
-from services.gateway.admission.fair_turns import in_turn, others_ahead
+from services.gateway.admission.fair_turns import TenantLines, in_turn, others_ahead
 from services.gateway.admission.request_meter import RequestMeter
 from services.gateway.admission.taken_slots import TakenSlots
 from services.gateway.admission.ticket import STARTED_CLASS, Ticket
@@ -83,6 +84,7 @@ class AdmissionQueue:
         self._clock = clock
         self._taken = TakenSlots()
         self._counters = ServiceCounters()
+        self._lines = TenantLines()
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
         self._tenants: Counter[str] = Counter()  # of those who wait
         self._kinds: Counter[_TicketKind] = Counter()  # of those who wait, too
@@ -226,6 +228,7 @@ class AdmissionQueue:
                 may_be_guest.cache_clear()
                 self._begin_placing(ticket)
                 ticket.meter.take_turn(ticket.tokens)
+                self._lines.count(ticket, self._waiting, self._clock.monotonic_s())
                 self._leave(ticket).set_result(None)
                 continue
             if self._is_late(ticket, (ahead + 1) * end_s):
@@ -253,7 +256,7 @@ class AdmissionQueue:
                 del self._placing_models[ticket.model]
 
     def _in_turn(self, tickets: Iterable[Ticket]) -> list[Ticket]:
-        return in_turn(tickets, self._counters, self._clock.monotonic_s())
+        return in_turn(tickets, self._counters, self._clock.monotonic_s(), self._lines)
 
     def _is_late(self, ticket: Ticket, wait_s: float) -> bool:
         """Others have overtaken it, or slots come free more slowly than when it came. A request that its
@@ -269,6 +272,7 @@ class AdmissionQueue:
         self._tenants[ticket.tenant] -= 1
         if not self._tenants[ticket.tenant]:
             del self._tenants[ticket.tenant]
+            self._lines.forget(ticket.tenant)
         kind = _TicketKind.of(ticket)
         self._kinds[kind] -= 1
         if not self._kinds[kind]:

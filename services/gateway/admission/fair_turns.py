@@ -1,26 +1,61 @@
-"""Put tickets in the order of their turns: tenants by what they have had, each tenant's own by class."""
+"""Put tickets in the order of their turns: tenants by what they have had, each tenant's own by class, and of
+a class the most urgent and the shortest by turns."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
 
 from services.gateway.admission.ticket import Ticket
 from shared.fairness.service_counters import ServiceCounters
+from shared.fairness.shortest_turns import ShortestTurns
 
 
-def in_turn(tickets: Iterable[Ticket], counters: ServiceCounters, now_s: float) -> list[Ticket]:
+class TenantLines:
+    """The lines of tenants: by class, and in a class the first by deadline and the one with the shortest
+    prompt in turn."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, ShortestTurns[Ticket]] = {}
+
+    def in_order(self, line: Sequence[Ticket], now_s: float) -> list[Ticket]:
+        """Return one tenant's tickets, which are sorted by class and deadline, as their turns come."""
+        turns = self._of(line[0].tenant)
+        classes = groupby(line, key=lambda ticket: ticket.order(now_s)[0])
+        return list(chain.from_iterable(turns.in_order(list(alike)) for _, alike in classes))
+
+    def count(self, chosen: Ticket, tickets: Iterable[Ticket], now_s: float) -> None:
+        """One of these tickets has its turn."""
+        order = chosen.order(now_s)
+        line = [each for each in tickets if each.tenant == chosen.tenant and each.order(now_s)[0] == order[0]]
+        line.sort(key=lambda ticket: ticket.order(now_s))
+        self._of(chosen.tenant).count(line, [(chosen, chosen.tokens)])
+
+    def forget(self, tenant: str) -> None:
+        """Nobody of that tenant waits any more."""
+        self._turns.pop(tenant, None)
+
+    def _of(self, tenant: str) -> ShortestTurns[Ticket]:
+        return self._turns.setdefault(tenant, ShortestTurns(lambda ticket: ticket.tokens))
+
+
+def in_turn(
+    tickets: Iterable[Ticket], counters: ServiceCounters, now_s: float, own: TenantLines
+) -> list[Ticket]:
     """Return first what has started, whoever's it is, then the tenants' own lines, merged: next is always the
     first of the tenant with the least service, had and promised by what stands before in this order."""
     ordered = sorted(tickets, key=lambda ticket: ticket.order(now_s))
-    if counters.alone:
-        return ordered
     merged = [ticket for ticket in ordered if not ticket.is_new]
-    lines: dict[str, deque[Ticket]] = {}
-    for ticket in ordered[len(merged) :]:
-        lines.setdefault(ticket.tenant, deque()).append(ticket)
+    rest = ordered[len(merged) :]
+    if not rest or counters.alone:
+        return merged + (own.in_order(rest, now_s) if rest else [])
+    by_tenant: dict[str, list[Ticket]] = {}
+    for ticket in rest:
+        by_tenant.setdefault(ticket.tenant, []).append(ticket)
+    lines = {tenant: deque(own.in_order(line, now_s)) for tenant, line in by_tenant.items()}
     turns = [(*counters.standing(tenant), tenant) for tenant in lines]
     heapq.heapify(turns)
     while turns:

@@ -166,6 +166,19 @@ async def test_seats_go_by_class_then_deadline_then_arrival(house: House) -> Non
     assert house.admitted == ["started", "high", "normal, soon", "normal, late", "normal, late too", "low"]
 
 
+async def test_the_shortest_of_a_class_has_the_turn_for_as_many_tokens_as_the_most_urgent(
+    house: House,
+) -> None:
+    house.come("urgent", house.ticket(deadline_s=10.0, tokens=60))
+    for number in range(4):
+        house.come(f"short {number}", house.ticket(deadline_s=30.0 + number, tokens=20))
+    house.come("high", house.ticket(HIGH, tokens=500))
+    await waiting(house, 6)
+    for _ in range(6):
+        await house.free(1)
+    assert house.admitted == ["high", "short 0", "urgent", "short 1", "short 2", "short 3"]
+
+
 async def test_a_newcomer_does_not_overtake_by_coming_when_a_slot_is_free(house: House) -> None:
     house.come("first", house.ticket())
     await waiting(house, 1)
