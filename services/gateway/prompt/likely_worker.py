@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from services.gateway.context import SessionContext
 from services.gateway.fleet.best_route import best_route
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Need, serving
 from services.gateway.fleet.sent_load import LoadedView
-from services.gateway.request_scope import RequestScope
 from shared.errors import Unavailable
 from shared.roles import ROUTED_ROLES
 

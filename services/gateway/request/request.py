@@ -62,8 +62,8 @@ class Request:
     `weight`: the key's, in its tenant's share. `resume_tokens`: those by which its stream can be gone on with
     at another gateway, None where it cannot; `resumed`: the stream that it goes on with, None for a new one.
     `coalesces`: one that is the same may share its computation while both are in flight.
-    `agent`: what its client knows of the agent that it is a call of, None for nothing. `flags`: the changes of
-    settings that it has, by their versions; it keeps them to its end.
+    `agent`: what its client knows of the agent that it is a call of, None for nothing. `flags`: the changes
+    of settings that it has, by their versions; it keeps them to its end.
     """
 
     model: str
