@@ -7,14 +7,13 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 FADES_IN = float(1 << 16)
-"""What a tenant had is a third (1/e) of itself when all together have had so much more, in computed
-tokens."""
+"""Computed tokens that all together have after which a third (1/e) of a tenant's share still counts."""
 
 
 class _Had(NamedTuple):
     service: float
     total: float
-    """What all had had together then."""
+    """The service of all tenants together until then."""
 
 
 class RecentService:

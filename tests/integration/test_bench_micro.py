@@ -190,7 +190,7 @@ async def test_a_stack_of_a_commit_runs_its_code_and_is_asked() -> None:
     before = children(os.getpid())
     side = AbSide.read(shlex.join(("commit:HEAD", "up", *DEMO_OPTIONS)))
     async with side.server() as server:
-        target = open_target(checked_serve_args(build_bench_serve_parser(), list(server.serve)), "")
+        target = open_target(checked_serve_args(build_bench_serve_parser(), list(server.options)), "")
         try:
             assert await target.find_model() == DEMO_MODEL.name
         finally:

@@ -42,7 +42,7 @@ _ENDS = ("stop", *FINISH_REASONS.values())
 
 @cache
 def answer_schemas() -> Mapping[str, Schema]:
-    """By their names; computed once, for whoever describes a gateway."""
+    """Return the schemas by their names; they are computed once, for whoever describes a gateway."""
     return {
         "Error": _error(),
         **_shared_schemas(),

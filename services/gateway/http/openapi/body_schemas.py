@@ -64,7 +64,7 @@ _IDS = array(number_within(TOKEN_IDS), least=1)
 
 @cache
 def body_schemas() -> Mapping[str, Schema]:
-    """By their names; computed once, for whoever describes a gateway."""
+    """Return the schemas by their names; they are computed once, for whoever describes a gateway."""
     return {
         "PenstockOptions": penstock_options(),
         "AgentSession": agent_session(),
