@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ from shared.messages import (
 )
 from shared.process.cores import usable_cores
 from shared.text.model_source import resolve_model
-from tests.integration.workers_harness import WAIT_S, Edge, Workers, edge_of
+from tests.integration.workers_harness import WAIT_S, Edge, Stream, Workers, edge_of
 from tests.support.heartbeats import heartbeat_with
 from tests.support.models import draft_of
 from tests.support.oracle import Oracle
@@ -99,6 +99,11 @@ async def test_workers_announce_the_checkpoint_that_they_have_loaded(
     assert announced["speculator"][0] == checkpoint_digest(draft) != checkpoint_digest(model)
 
 
+def assert_greedy(oracle: Oracle, prompts: Sequence[list[int]], streams: Sequence[Stream]) -> None:
+    for ids, stream in zip(prompts, streams, strict=True):
+        assert stream.token_ids == oracle.greedy(ids, 40, stream.token_ids)
+
+
 async def play_speculator(edge: Edge, answer: Callable[[DraftCommit], Awaitable[DraftBlock]]) -> None:
     """Answer each commit as `answer` does."""
     answers: set[asyncio.Task[None]] = set()
@@ -131,7 +136,7 @@ async def test_greedy_tokens_equal_those_of_transformers(
     streams = await asyncio.gather(
         *(edge.generate(ids, decode=decode, speculator=speculator) for ids in prompts)
     )
-    assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts]
+    assert_greedy(oracle, prompts, streams)
     assert [min(stream.ids) for stream in streams] == [len(ids) for ids in prompts]
 
 
@@ -147,7 +152,7 @@ async def test_a_prompt_cancelled_among_others_leaves_those_as_they_are(edge: Ed
     await edge.cancel("decode", "decode-nats", cancelled)
     streams = [edge.streams[name, 1] for name in others]
     await until(lambda: all(stream.finish for stream in streams), timeout_s=WAIT_S)
-    assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts[1:]]
+    assert_greedy(oracle, prompts[1:], streams)
 
 
 LOCAL_CASES = {
@@ -161,20 +166,20 @@ LOCAL_CASES = {
 }
 
 
-@pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
 @pytest.mark.parametrize("how", LOCAL_CASES.values(), ids=LOCAL_CASES)
 async def test_prompts_that_decode_computes_get_the_same_tokens_as_those_of_prefill(
-    edge: Edge, oracle: Oracle, how: SamplingParams, speculator: str
+    edge: Edge, oracle: Oracle, how: SamplingParams
 ) -> None:
-    """Side by side, so that chunks of some share steps with rows of others."""
+    """Side by side, so that chunks of some share steps with rows of others; without drafts, and with them."""
     prompts = [oracle.encode(text) for text in PROMPTS]
     apart = [await edge.generate(ids, how=how) for ids in prompts]
-    local = await asyncio.gather(
-        *(edge.generate(ids, prefill="", how=how, speculator=speculator) for ids in prompts)
-    )
-    assert [stream.token_ids for stream in local] == [stream.token_ids for stream in apart]
-    assert [stream.finish for stream in local] == [stream.finish for stream in apart]
-    assert [min(stream.ids) for stream in local] == [len(ids) for ids in prompts]
+    for speculator in ("", SPECULATOR):
+        local = await asyncio.gather(
+            *(edge.generate(ids, prefill="", how=how, speculator=speculator) for ids in prompts)
+        )
+        assert [stream.token_ids for stream in local] == [stream.token_ids for stream in apart]
+        assert [stream.finish for stream in local] == [stream.finish for stream in apart]
+        assert [min(stream.ids) for stream in local] == [len(ids) for ids in prompts]
 
 
 async def test_the_next_turn_of_a_chat_is_cached_where_its_answer_was_decoded(
@@ -203,7 +208,7 @@ async def test_a_worker_that_is_killed_while_it_computes_a_prompt_is_replaced_by
     drawn = edge.streams[request_id, 1].token_ids if edge.streams[request_id, 1].ids else []
     await edge.reserve(request_id, [*prompt, *drawn], prefill="", epoch=2, prompt_len=len(prompt))
     stream = await edge.ended(request_id, epoch=2)
-    assert drawn + stream.token_ids == oracle.greedy(prompt, 40)
+    assert drawn + stream.token_ids == oracle.greedy(prompt, 40, drawn + stream.token_ids)
 
 
 @pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
@@ -322,7 +327,7 @@ async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) ->
     offsets = itertools.cycle([0, 0, 0, 1, 10**9])
     await play_speculator(edge, lie)
     stream = await edge.generate(prompt, how=sampling(max_tokens=80), speculator=PLAYED)
-    assert stream.token_ids == oracle.greedy(prompt, 80)
+    assert stream.token_ids == oracle.greedy(prompt, 80, stream.token_ids)
 
 
 async def test_a_speculator_that_stood_still_keeps_no_draft_of_requests_that_went_on_without_it(
@@ -434,7 +439,7 @@ async def test_requests_that_share_a_prefix_nobody_has_yet_are_all_exact(
     prefix = oracle.encode(f"For {decode} alone the cat ran after the dog. " * 20)[:270]
     prompts = [prefix + oracle.encode(end) for end in ("One", "Then two", "At last there were three")]
     streams = await asyncio.gather(*(edge.generate(ids, decode=decode) for ids in prompts))
-    assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts]
+    assert_greedy(oracle, prompts, streams)
 
 
 async def test_many_requests_at_once_are_all_exact(edge: Edge, oracle: Oracle) -> None:
@@ -445,4 +450,4 @@ async def test_many_requests_at_once_are_all_exact(edge: Edge, oracle: Oracle) -
             for index, ids in enumerate(prompts)
         )
     )
-    assert [stream.token_ids for stream in streams] == [oracle.greedy(ids, 40) for ids in prompts]
+    assert_greedy(oracle, prompts, streams)
