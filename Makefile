@@ -34,10 +34,14 @@ MINUTES ?= 5
 SEED ?= 1
 TARGET ?=
 
-# Tests that compute otherwise on a CPU without the kernels: engine, draws, encoder, KV copies, workers.
+# Tests that compute otherwise on a CPU without the kernels: engine, draws, encoder, KV copies, and of workers
+# what they compute: how they lose each other is the same.
+COMPUTED_BY_WORKERS := test_greedy_tokens_equal_those_of_transformers test_many_requests_at_once_are_all_exact \
+	test_prompts_that_decode_computes_get_the_same_tokens_as_those_of_prefill \
+	test_a_worker_tells_how_many_threads_it_has test_a_worker_tells_which_backend_computes
 WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tests/unit/shared/kv/memory/test_cell_copy.py \
 	tests/unit/shared/engine/sampling/test_draw.py tests/unit/shared/engine/test_generate.py \
-	tests/unit/shared/engine/native/test_cpu_features.py tests/integration/test_workers_generate.py
+	tests/unit/shared/engine/native/test_cpu_features.py $(addprefix tests/integration/test_workers_generate.py::,$(COMPUTED_BY_WORKERS))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test lint format typecheck protos client drills soak simulate mutants shapes fuzz fuzz-kernels compose-test clients-test bench clean
