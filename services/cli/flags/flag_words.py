@@ -89,7 +89,7 @@ def radius_lines(change: FlagChange, radius: BlastRadius, usual: str) -> list[st
     ]
     reached = change.share * radius.reached_per_minute
     lines = [
-        f"{change.setting}={change.value} in place of {usual}, for {said_target(change)}",
+        f"{change.setting}={change.value} in place of {usual or 'nothing'}, for {said_target(change)}",
         *([table(LOAD_HEAD, rows)] if rows else ["none of the last minutes' requests was of that kind"]),
         f"it reaches about {reached:.1f} of {radius.per_minute:.1f} requests a minute, at {radius.gateways} "
         f"gateway{'' if radius.gateways == 1 else 's'}",

@@ -95,6 +95,9 @@ async def _roll_back(gateways: FlagGateways, known: KnownFlags, args: argparse.N
     versions = [args.version]
     if args.version == ALL_CHANGES:
         versions = [change.version for change in known.history.in_force(SYSTEM_CLOCK.unix_us())]
+    if not versions:
+        _print(args, (), "nothing is changed")
+        return 0
     changes = [ChangeFlag(author, args.reason, rolls_back=version) for version in versions]
     return await _make(gateways, known, changes, args)
 
@@ -102,15 +105,20 @@ async def _roll_back(gateways: FlagGateways, known: KnownFlags, args: argparse.N
 async def _make(
     gateways: FlagGateways, known: KnownFlags, changes: Sequence[ChangeFlag], args: argparse.Namespace
 ) -> int:
-    """Make the changes, and wait until every gateway has them."""
+    """Make the changes, one at least, and wait until every gateway has them."""
     made = [await gateways.change(known, change) for change in changes]
-    late = await gateways.late(made[-1].digest) if made else []
+    late = await gateways.late(made[-1].digest)
     names = [each.version for each in made]
     if args.json:
         print(json.dumps({"versions": names, "late": late}))
     elif not late:
-        there = ", ".join(gateways.names)
-        print(f"{', '.join(names)} is in force at {there}" if made else "nothing is changed")
+        there, back = ", ".join(gateways.names), [change.rolls_back for change in changes]
+        done = (
+            f"{', '.join(back)} is rolled back, by {', '.join(names)}"
+            if any(back)
+            else f"{names[0]} is in force"
+        )
+        print(f"{done} at {there}")
     if late:
         _warn(f"{', '.join(names)} is in force, but {', '.join(late)} did not say so in time")
         return EXIT_EXPIRED

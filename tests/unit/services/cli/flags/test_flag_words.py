@@ -62,7 +62,8 @@ def test_whom_it_reaches_is_said_in_sentences() -> None:
         "it reaches about 0.6 of 18.0 requests a minute, at 2 gateways",
         "7@gateway-1 set the same for some of them: the most specific counts",
     ]
-    nobody = radius_lines(TRIAL, BlastRadius((), 0.0, 1, ()), "512")
+    nobody = radius_lines(TRIAL, BlastRadius((), 0.0, 1, ()), "")
+    assert "in place of nothing" in nobody[0]
     assert nobody[1] == "none of the last minutes' requests was of that kind"
 
 

@@ -112,6 +112,12 @@ def test_the_choice_of_a_model_is_said_where_there_was_one() -> None:
     assert chosen in request_words(replace(ACCOUNT, model_choice=chosen)).splitlines()
 
 
+def test_changes_of_settings_are_said_where_it_had_some() -> None:
+    assert "of `penstock flags`" not in request_words(ACCOUNT)
+    words = request_words(replace(ACCOUNT, flags=("1@gateway-0", "3@gateway-1")))
+    assert "it had 1@gateway-0, 3@gateway-1 of `penstock flags`" in words.splitlines()
+
+
 def test_a_shared_computation_is_said() -> None:
     words = request_words(replace(ACCOUNT, coalesced_with="gateway-0.first", coalesced_tokens=9))
     assert (

@@ -44,6 +44,14 @@ def test_any_gateway_of_the_fleet_reads_what_another_has_made() -> None:
     assert claim(TOKEN) == ResumeClaim("gateway-0.abcdef", "gateway-0.abcdef", ENDS_US, 0, 5)
 
 
+def test_a_token_carries_the_changes_of_settings_that_the_stream_has() -> None:
+    token = tokens().make("gateway-0.abcdef", ENDS_US, flags=("12@gateway-0", "3@gateway-1"))
+    assert claim(token).flags == (12, 3)
+    assert claim(TOKEN).flags == ()
+    with pytest.raises(InvalidRequest):
+        claim(token.replace("~12.3~", "~12.4~"))
+
+
 def test_a_token_fits_into_an_event_id() -> None:
     assert TOKEN.isascii()
     assert len(TOKEN) < 100
