@@ -8,6 +8,7 @@ from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.bus.fleet import HeartbeatPublisher
+from shared.flags.flag_match import is_in_share
 from shared.messages import ChangeFlag, Message, Prefill, Reserve, Retrieve, Retrieved, ScoredPassage
 from tests.integration.gateway_peers import GATEWAY, Fleet, Running, ask, default_answer, fleet, gateway
 from tests.integration.gateway_peers import Answer as PeerAnswer
@@ -64,6 +65,17 @@ async def test_a_change_reaches_the_workers_and_what_a_client_says_wins(nats_url
         assert (reserve.speculator, [(each.k, each.rerank) for each in asked]) == ("", [(7, False)])
         _, _, asked = await answered(peers, running, question(k=2))
         assert [each.k for each in asked] == [2]
+        trial = ChangeFlag("ada", "a test", setting="retrieval_passages", value="9", share=0.5)
+        made = await running.registry.flags.change(trial)
+        change = next(
+            each for each in running.registry.flags.report().changes if each.version == made.version
+        )
+        jobs = {is_in_share(change, f"\0job {number}"): f"job {number}" for number in range(20)}
+        for has_it, passages in ((True, 9), (False, 7)):
+            message = question()
+            message.agent.session, message.agent.parent_session = "a helper", jobs[has_it]
+            _, _, asked = await answered(peers, running, message)
+            assert [each.k for each in asked] == [passages]
         await running.registry.flags.change(
             ChangeFlag("ada", "a test", setting="least_degradation", value="retrieval")
         )

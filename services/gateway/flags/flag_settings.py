@@ -32,6 +32,7 @@ FLAG_SETTINGS: Mapping[str, str] = {
     "least_degradation": "before a retriever is asked, and before anything is warmed",
     "retrieval_adapter": "once passages are found",
     "warm_while_retrieving": "before a retriever is asked",
+    "warm_next_turn": "at the end of an agent's answer",
     "warm_min_tokens": "before anything is warmed",
     "local_prefill_tokens": "each time that it is routed",
     "use_speculator": "each time that it is routed",

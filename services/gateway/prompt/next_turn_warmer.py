@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import structlog
 
-from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Need, cheapest_instance, load_cost, longest_context, serving
 from services.gateway.fleet.sent_load import LoadedView
@@ -21,6 +20,7 @@ from services.gateway.prompt.next_turn import common_blocks, next_prompts
 from services.gateway.prompt.preprocessor import tokenize_message
 from services.gateway.prompt.request_hashes import usual_layout
 from services.gateway.request.request import Request
+from services.gateway.request_scope import RequestScope
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
@@ -54,15 +54,15 @@ one."""
 class NextTurnWarmer:
     """The next turn of one request, which has ended. `answer_ids` are its tokens, `answer` what they say."""
 
-    def __init__(
-        self, context: SessionContext, request_id: str, request: Request, model: ModelIdentity, rotation: int
-    ) -> None:
-        self._context = context
-        self._request_id = f"{request_id}.next"
-        self._request = request
+    def __init__(self, scope: RequestScope, model: ModelIdentity) -> None:
+        self._scope = scope
+        self._context = scope.context
+        self._config = scope.config
+        self._request_id = f"{scope.request_id}.next"
+        self._request = scope.request
         self._model = model
-        self._rotation = rotation
-        self._layout = usual_layout(context.fleet.instances("decode"), model)
+        self._rotation = scope.rotation
+        self._layout = usual_layout(self._context.fleet.instances("decode"), model)
 
     async def warm(self, answer: ChatTurn, answer_ids: Sequence[int], pause_s: float | None) -> None:
         """Ask for what the next prompt begins with; `pause_s`: until it is expected, None for nobody
@@ -76,7 +76,7 @@ class NextTurnWarmer:
 
     async def _warm(self, answer: ChatTurn, answer_ids: Sequence[int], pause_s: float) -> str:
         """Return what became of it, in a word."""
-        if self._context.degradation.of(self._model) is not DegradationLevel.NONE:
+        if self._scope.level_of(self._model) is not DegradationLevel.NONE:
             return "pressed"
         prompts = next_prompts(self._request, answer, answer_ids)
         too_long = any(each.prompt_bytes > self._context.prompt_limits.max_text_bytes for each in prompts)
@@ -126,7 +126,7 @@ class NextTurnWarmer:
             likely_worker(
                 self._context, self._request_id, self._model, need, self._rotation, most_local_tokens
             )
-            for most_local_tokens in (self._context.config.local_prefill_tokens, 0)
+            for most_local_tokens in (self._config.local_prefill_tokens, 0)
         )
         chosen = [] if likely is None else [likely]
         is_other = second is not None and _instance(second) not in map(_instance, chosen)
@@ -137,7 +137,7 @@ class NextTurnWarmer:
     def _has_work(self, worker: LoadedView, hashes: tuple[bytes, ...]) -> bool:
         missing_tokens = HASH_BLOCK_TOKENS * (len(hashes) - worker.overlap(hashes))
         is_alike = worker.heartbeat.worker.layout == self._layout
-        return is_alike and missing_tokens >= self._context.config.warm_min_tokens
+        return is_alike and missing_tokens >= self._config.warm_min_tokens
 
     async def _ask(
         self, worker: LoadedView, ids: Sequence[int], hashes: tuple[bytes, ...], seconds: float

@@ -37,13 +37,7 @@ class AgentTurn:
         tools = [call.name for call in answer.tool_calls]
         sessions = self._context.agent_sessions
         sessions.end_call(self._tenant, hints, tools, state.log.next_position)
-        if self._context.config.warm_next_turn and hints.warms_next(has_called=bool(tools)):
-            warmer = NextTurnWarmer(
-                self._context,
-                self._scope.request_id,
-                self._scope.request,
-                prepared.model,
-                self._scope.rotation,
-            )
+        if self._scope.config.warm_next_turn and hints.warms_next(has_called=bool(tools)):
+            warmer = NextTurnWarmer(self._scope, prepared.model)
             work = warmer.warm(answer, state.log.ids, sessions.pause_s(self._tenant, hints, tools))
             self._context.tasks.start(f"next-turn-{self._scope.request_id}", work)

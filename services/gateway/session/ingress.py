@@ -13,6 +13,7 @@ from services.gateway.keys.allowance import Allowance, CountedElsewhere
 from services.gateway.keys.key_gate import KeyGate
 from services.gateway.keys.keys_in_force import NOBODY
 from services.gateway.keys.rate_limits import LimitReached
+from services.gateway.request.agent_hints import read_agent_hints
 from services.gateway.request.choices import Choices
 from services.gateway.request.fallback_use import read_sticky_key
 from services.gateway.request.request import Request, validate_request
@@ -97,7 +98,8 @@ class Ingress:
         def model() -> str:
             return message.model or self._config.default_model or self._registry.only_model()
 
-        session = read_sticky_key(message) or call_identity().token
+        agent = read_agent_hints(message)
+        session = read_sticky_key(message) or ("" if agent is None else agent.job) or call_identity().token
         return flags.versions_for(key.tenant, model, f"{key.tenant}\0{session}")
 
     def check_room(self, key: ApiKey, count: int = 1) -> None:
