@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.gateway.fleet.prompt_path import on_shorter_path
+from services.gateway.fleet.prompt_path import beside_shared_prefix, on_shorter_path
 from services.gateway.fleet.routing import Need, RoutingDecision, choose_route, leave_out_of_all
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
 from shared.bus.fleet import InstanceView
@@ -36,6 +36,7 @@ def best_route(
     usable = {**leave_out_of_all(routed, *shunned), "speculator": speculators}
     fleet = {role: [sent_load.with_sent(view) for view in views] for role, views in usable.items()}
     route = choose_route(fleet, need, rotation=rotation)
+    route = beside_shared_prefix(route, fleet, need, sent_load.prefixes)
     route = on_shorter_path(route, fleet, need, most_tokens=most_local_tokens)
     instance = route.instance_of(route.prompt_role)
     worker = next(view for view in fleet[route.prompt_role] if view.heartbeat.instance == instance)

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.gateway.fleet.routing import Candidate, Need, RoutingDecision
+from services.gateway.fleet.routing import (
+    DEFAULT_PREFILL_TOKENS_PER_S,
+    Candidate,
+    Need,
+    RoutingDecision,
+)
+from services.gateway.fleet.sent_prefixes import LEAST_SHARED_BLOCKS, SentPrefixes
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS, max_cached_blocks
 from shared.messages import Heartbeat
 
@@ -21,6 +27,8 @@ MAX_LOCAL_S = 0.5
 waits that long."""
 UNMEASURED_TOKENS = 64
 """The most that a decode worker computes before anybody knows how fast prompts are computed there."""
+MOST_LATER = 1.1
+"""A call waits at most so many times as long for its first token as it would where it computes all itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +93,30 @@ def on_shorter_path(
     )
     local = most_tokens > 0 and is_local_better(decode, prefill, need, most_tokens=most_tokens)
     return replace(route, prefill="") if local else route
+
+
+def beside_shared_prefix(
+    route: RoutingDecision, fleet: Mapping[str, Sequence[Candidate]], need: Need, sent: SentPrefixes
+) -> RoutingDecision:
+    """`route`, on instances of `fleet`, at the prefill worker that computes most of the prompt for others
+    already, where its first token comes about as soon there."""
+    prefills = fleet["prefill"]
+    if len(prefills) < 2 or need.scored:
+        return route
+    chosen = next(view for view in prefills if view.heartbeat.instance == route.prefill)
+    latest_s = MOST_LATER * _first_token_s(chosen, need, chosen.overlap(need.block_hashes))
+    best, most = route, LEAST_SHARED_BLOCKS + chosen.overlap(need.block_hashes) - 1
+    for view in prefills:
+        name = view.heartbeat.instance
+        blocks = sent.shared_blocks(name, need.block_hashes)
+        alike = view.heartbeat.worker.layout == chosen.heartbeat.worker.layout
+        if alike and blocks > most and _first_token_s(view, need, blocks) <= latest_s:
+            best, most = replace(route, prefill=name), blocks
+    return best
+
+
+def _first_token_s(view: Candidate, need: Need, known_blocks: int) -> float:
+    """Return the time for what is queued, which has what others compute, and for the rest of the prompt."""
+    worker = view.heartbeat.worker
+    rate = worker.tokens_per_s if worker.tokens_per_s > 0 else DEFAULT_PREFILL_TOKENS_PER_S
+    return (worker.queued_tokens + need.tokens - known_blocks * HASH_BLOCK_TOKENS) / rate

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from services.gateway.fleet.sent_prefixes import SentPrefixes
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import Heartbeat
@@ -49,6 +50,7 @@ class SentLoad:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
+        self.prefixes = SentPrefixes(clock)
         self._sent: defaultdict[tuple[str, str], list[Load]] = defaultdict(list)
         self._ended_s: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
 

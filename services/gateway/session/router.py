@@ -284,6 +284,8 @@ class Router:
     ) -> dict[str, Load]:
         """Note the load sent to each role: until heartbeats show it, others are not sent there as if nothing
         had been."""
+        if route.prefill:
+            self._sent_load.prefixes.add(route.prefill, hashes)
         role = route.prompt_role
         computes = self._fleet.get(role, route.instance_of(role))
         cached = 0 if computes is None else computes.overlap(hashes) * HASH_BLOCK_TOKENS
