@@ -22,6 +22,7 @@ from shared.messages import CitedSentence
 from shared.retrieval.citing.evidence import FEWEST_WORDS, TextFacts, WordWeights, coverage
 from shared.retrieval.citing.sentences import MARKS, TextSpan, sentence_spans
 from shared.retrieval.citing.stitching import Stitching
+from shared.text.retrieval_prompt import NOT_IN_DOCUMENTS
 
 MAX_CITED_SENTENCES = 64
 """The sentences of an answer that are looked at: its first ones."""
@@ -78,9 +79,14 @@ class Match:
 def cite_answer(
     question: str, answer: str, passages: Sequence[str], embed: EmbedTexts, is_wanted: Callable[[], bool]
 ) -> list[CitedSentence]:
-    """Return the support of each sentence, in their order. `embed` is not called any more once the answer is
-    not wanted as good as it can be: then words alone count."""
-    spans = sentence_spans(answer, MAX_CITED_SENTENCES)
+    """Return the support of each sentence, in their order, but for the one that says that the passages do not
+    tell. `embed` is not called any more once the answer is not wanted as good as it can be: then words alone
+    count."""
+    spans = [
+        span
+        for span in sentence_spans(answer, MAX_CITED_SENTENCES)
+        if span.of(answer).strip() != NOT_IN_DOCUMENTS
+    ]
     matches = match_sentences(question, [span.of(answer) for span in spans], passages, embed, is_wanted)
     return [_support(span, found) for span, found in zip(spans, matches, strict=True)]
 

@@ -20,6 +20,7 @@ from shared.retrieval.citing.answer_citations import (
 )
 from shared.retrieval.citing.evidence import TextFacts
 from shared.retrieval.citing.sentences import TextSpan
+from shared.text.retrieval_prompt import NOT_IN_DOCUMENTS
 
 RIVERS = "Rivers begin in hills. The Rhine flows 1230 km to the North Sea. It freezes in no winter."
 LAKES = "Lake Constance lies between three countries. Its deepest place is at 251 metres."
@@ -158,3 +159,9 @@ def test_few_texts_are_embedded_and_none_when_nobody_waits() -> None:
     assert MAX_EMBEDDED_TEXTS - 2 <= embedded[0] <= MAX_EMBEDDED_TEXTS
     cite_answer("", answer, passages[:16], counted, lambda: False)
     assert len(embedded) == 1
+
+
+def test_that_the_passages_do_not_tell_is_no_statement_that_one_of_them_could_support() -> None:
+    assert cited(NOT_IN_DOCUMENTS) == []
+    (only,) = cited(f"{NOT_IN_DOCUMENTS} The Rhine flows 1230 km.")
+    assert only.start == len(NOT_IN_DOCUMENTS) + 1
