@@ -161,15 +161,20 @@ def keep_model(model: KeptModel, incoming: Path) -> None:
                 _remove(other)
 
 
+def check_anything_kept(name: str) -> None:
+    """Raise NotFound where there is neither a model of that name nor what a pull of it has left."""
+    check_kept_name(name)
+    if not any(place.exists() for place in (_entry_of(name), _files_of(name), _incoming_of(name))):
+        raise NotFound(f"no model {name} is kept; `penstock list` shows those that are")
+
+
 def forget_model(name: str) -> int:
     """Remove the model of that name, and what a pull of it has left; return how many bytes that were.
 
     Raises NotFound where there is neither, Unavailable while it is pulled, OSError.
     """
-    check_kept_name(name)
+    check_anything_kept(name)
     entry, folders = _entry_of(name), (_files_of(name), _incoming_of(name))
-    if not entry.exists() and not any(folder.exists() for folder in folders):
-        raise NotFound(f"no model {name} is kept; `penstock list` shows those that are")
     with incoming_folder(name), locked_folder(store_folder()):
         entry.unlink(missing_ok=True)  # first: what is seen is whole
         freed_bytes = sum(_bytes_of(folder) for folder in folders)

@@ -265,3 +265,10 @@ def test_a_terminal_is_asked_before_a_model_goes(
         terminal.enter(f"{answer}\n")
         assert terminal.end() == code
     assert shell.names() == left
+
+
+def test_nobody_is_asked_about_a_model_that_is_not_there(shell: Shell) -> None:
+    with Terminal(shell.command("rm", "demo"), environ=shell.environ) as terminal:
+        assert terminal.end() == 1
+    assert "no model demo is kept" in terminal.shown
+    assert "Remove" not in terminal.shown

@@ -10,7 +10,7 @@ from services.cli.exit_codes import EXIT_FAILED
 from services.cli.local.kept_rows import served_from, size_words
 from services.cli.view.terminal_text import text_sink
 from shared.errors import InvalidRequest, PenstockError
-from shared.files.model_store import check_kept_name, forget_model
+from shared.files.model_store import check_anything_kept, forget_model
 
 
 def build_rm_parser() -> argparse.ArgumentParser:
@@ -27,7 +27,7 @@ def build_rm_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     args = build_rm_parser().parse_args(argv)
     try:
-        check_kept_name(args.name)
+        check_anything_kept(args.name)
         _check_unserved(args.name)
         if not args.yes and not _agreed(args.name):
             print(f"penstock rm: {args.name} stays; pass --yes to remove it unasked", file=sys.stderr)
