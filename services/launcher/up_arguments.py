@@ -25,6 +25,7 @@ def count(text: str) -> int:
 def build_up_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock up",
+        usage="%(prog)s [-d] [options]",
         description="Start the whole stack on this machine: nats-server and one process per instance.",
         epilog="Options win over PENSTOCK_* variables, those over penstock.toml: see `penstock config`.",
     )

@@ -109,7 +109,7 @@ def test_sources_are_numbered_as_the_answer_cites_them_and_those_left_out_come_l
     assert ask(peer, "hi", "--retrieve").stderr.splitlines() == [
         "[1] c\x1b.md (0.50)",
         "[2] a.md (0.50)",
-        "[-] b.pdf, page 7 (0.50)",
+        "[-] b.pdf, page 7 (0.50), not in the prompt",
         "penstock ask: searched for: Where is Oslo? How big\x1b is it?",
         "penstock ask: the prompt had no room for 1 of 3 passages",
     ]

@@ -13,7 +13,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from tests.integration.generate_peer import Context, GeneratePeer, end, prompt, text
 from tests.support.terminal import CTRL_D, TIMEOUT_S, Terminal
 
-READY = "/help lists what can be typed"
+READY = "/help lists commands"
 EDITS = "\x1b[?2004h"
 """A terminal is asked to mark what is pasted when a line begins to be edited."""
 PASTE = "\x1b[200~{text}\x1b[201~"

@@ -35,6 +35,7 @@ CACHE_MODES = {
 def build_ask_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock ask",
+        usage="%(prog)s [options] [TEXT]",
         description="Send one prompt to the running stack and stream the answer to stdout. A model with a "
         "chat template gets TEXT as a message of a chat, any other one as plain text. What is piped in "
         "stands before TEXT, or is the prompt where there is none.",

@@ -25,6 +25,7 @@ LEAVE = "/quit or Ctrl-D leaves"
 def build_chat_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock chat",
+        usage="%(prog)s [options]",
         description="Talk with the model. Ctrl-C cancels an answer or clears the line; /quit and Ctrl-D "
         "leave, /help lists what else can be typed. Lines are edited as in a shell, with a history that is "
         "kept, and a pasted text is one message. A model without a template gets the conversation as plain "

@@ -10,8 +10,9 @@ MARK = "/"
 HELP = """\
 /model [NAME]      which models there are, or the one that answers from now on
 /system [TEXT|off] the system message, or a new one
-/set [NAME VALUE]  sampling of the next answers, such as /set temperature 0; a VALUE of - is the model's own
-/retrieve on|off   answer from the indexed folder, or from the conversation alone
+/set [NAME VALUE]  sampling of the next answers, such as /set temperature 0;
+                   a VALUE of - is the model's own
+/retrieve on|off   answer from the indexed folder, or without it
 /retry             answer the last question once more
 /timeline          where the time of the last answer went
 /save FILE         keep the conversation in a file
@@ -20,8 +21,9 @@ HELP = """\
 /help              this
 /quit              leave; so does Ctrl-D
 //text             say a text that begins with a slash
-Ctrl-C             cancel the answer that comes in, or clear the line; the conversation stays
-\"\"\"                begins and ends a message of several lines; a pasted one needs none"""
+Ctrl-C             cancel the answer, or clear the line; the conversation stays
+\"\"\"                begins and ends a message of several lines; a pasted one
+                   needs none"""
 UNSET = "-"
 
 

@@ -30,6 +30,7 @@ INDENT = "   "
 def build_search_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock search",
+        usage="%(prog)s [options] QUESTION",
         description="Show the passages of the indexed documents that fit a question, best first.",
         epilog="Exit code: 0 searched, also where nothing was found; otherwise as `penstock ask` has them.",
         allow_abbrev=False,  # an --api-key that nobody offers must not be taken for --api-key-file

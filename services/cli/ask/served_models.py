@@ -66,7 +66,7 @@ class ServedModels:
     def banner(self, name: str, *, retrieve: bool) -> str:
         """Return the line above a conversation."""
         told = [self._described(self._named(name))] if self._named(name) else []
-        told += [f"retrieval {'on' if retrieve else 'off'}", "/help lists what can be typed"]
+        told += [f"retrieval {'on' if retrieve else 'off'}", "/help lists commands"]
         return " · ".join(told)
 
     def _named(self, name: str) -> str:

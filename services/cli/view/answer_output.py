@@ -59,7 +59,7 @@ class TextOutput:
         self._sources = {each.prompt_place: each for each in info.passages if each.prompt_place}
         self._max_tokens = info.sampling.max_tokens
         for passage in sorted(info.passages, key=lambda each: each.prompt_place or len(info.passages) + 1):
-            print(f"[{passage.prompt_place or NO_PLACE}] {passage_head(passage)}", file=self._err)
+            print(_passage_line(passage), file=self._err)
         if info.retrieval_query:
             searched = " ".join(info.retrieval_query.split())
             print(f"{self._command}: searched for: {searched}", file=self._err)
@@ -170,6 +170,12 @@ class JsonOutput:
     def _write(self, **event: Any) -> None:
         self._out.write(json.dumps(event, ensure_ascii=False) + "\n")
         self._out.flush()
+
+
+def _passage_line(passage: pb.RetrievedPassage) -> str:
+    if passage.prompt_place:
+        return f"[{passage.prompt_place}] {passage_head(passage)}"
+    return f"[{NO_PLACE}] {passage_head(passage)}, not in the prompt"
 
 
 def terminal_width() -> int:
