@@ -78,12 +78,9 @@ def _check_before_start(options: StackOptions, tell: Callable[[str], None]) -> N
 
 
 async def _run(options: StackOptions, log: StackLog, plan: Plan) -> None:
-    def announce_and_leave(line: str) -> None:
-        log.leave_terminal()  # first: the line is the last that is said there
-        _announce(line)
-        leave_streams()
+    def announce(line: str) -> None:
+        _tell_ready(line, f"console: {stack.console_url}    chat: `penstock chat`", options, log)
 
-    announce = announce_and_leave if options.detach else _announce
     stack = Stack(options, log, announce=announce, plan=plan)
 
     def on_signal(signum: signal.Signals) -> None:
@@ -103,6 +100,18 @@ async def _run(options: StackOptions, log: StackLog, plan: Plan) -> None:
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else `nohup` keeps the stack without a terminal
         loop.add_signal_handler(signal.SIGHUP, on_signal, signal.SIGHUP)
     await stack.run()
+
+
+def _tell_ready(line: str, places: str, options: StackOptions, log: StackLog) -> None:
+    """Print the line that programs wait for, and for people what they may do next."""
+    if options.detach:
+        log.leave_terminal()  # first: these lines are the last that are said there
+        _announce(f"{line}\n{places}")
+        leave_streams()
+    elif sys.stdout.isatty():
+        _announce(f"{line}\n{places}    stop: Ctrl-C")
+    else:
+        _announce(line)
 
 
 def _announce(line: str) -> None:

@@ -65,9 +65,9 @@ def _wait(pid: int, told: int, state_dir: Path, said_before: int) -> int:
     """The exit code. The wait ends by itself: a start that stands still is given up by the stack."""
     try:
         with os.fdopen(told) as words:
-            ready = words.readline()
+            ready, console = words.readline(), words.readline()
         if ready:
-            print(ready, end="")
+            print(ready, console, sep="", end="")
             logs, down = _command("logs -f", state_dir), _command("down", state_dir)
             print(f"logs: {logs}    stop: {down}", flush=True)
             return 0

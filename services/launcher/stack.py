@@ -107,6 +107,12 @@ class Stack:
         self._roll: RollFollower | None = None
         self._scale = ScaleFollower(self._state.path, self, len(options.models), self._say)
 
+    @property
+    def console_url(self) -> str:
+        """The address of the first gateway's console, once there are ports."""
+        scheme = "https" if self._options.settings["gateway"]["tls_cert"].value else "http"
+        return f"{scheme}://{self._http}/"
+
     async def run(self) -> None:
         self._state.acquire()
         self._log.keep_in(self._state.path)

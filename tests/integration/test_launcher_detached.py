@@ -83,7 +83,8 @@ async def test_it_returns_when_the_stack_is_ready_which_stays_when_the_terminal_
         pids = processes(state_dir)
         lines = terminal.shown.splitlines()
         assert any("decode-0 ready in" in line for line in lines)
-        assert lines[-2].startswith(f"ready grpc={stack(state_dir)['grpc']}")
+        assert lines[-3].startswith(f"ready grpc={stack(state_dir)['grpc']}")
+        assert lines[-2] == f"console: http://{stack(state_dir)['http']}/    chat: `penstock chat`"
         where = f"--state-dir {state_dir}`"
         assert lines[-1] == f"logs: `penstock logs -f {where}    stop: `penstock down {where}"
     assert os.getsid(pids[0]) == pids[0]

@@ -164,6 +164,8 @@ def test_a_terminal_is_told_in_text_and_leaves_nothing_when_it_closes(tmp_path: 
     with Terminal((sys.executable, str(driver), *options), environ=environ) as terminal:
         terminal.until("ready grpc=")
         stack = json.loads((state_dir / "stack.json").read_text())
+        console = terminal.until("stop: Ctrl-C").splitlines()[-1]
+        assert console == f"console: http://{stack['http']}/    chat: `penstock chat`    stop: Ctrl-C"
         pids = [row["pid"] for row in stack["instances"]]
         assert b"PENSTOCK_LOG_FORMAT=json" in environ_of(pids[0])  # for the log; text is made of it here
         assert re.search(r'decode-0 \| [\d:.]{12} info    serving words="two words"\n', terminal.shown)
