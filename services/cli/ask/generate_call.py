@@ -127,11 +127,16 @@ def terminal_of(error: grpc.RpcError, address: str) -> pb.Terminal:
     is_answered = any(each.key == REQUEST_ID for each in error.trailing_metadata() or ())
     if status == grpc.StatusCode.UNAVAILABLE and not is_answered:
         advice = "is the stack running? Over TLS it needs --tls-ca"
-        return _failed("unavailable", f"no gateway answers at {address}: {details}; {advice}")
+        return _failed("unavailable", f"no gateway answers at {address}: {last_cause(details)}; {advice}")
     return pb.Terminal(
         outcome=STATUS_OUTCOMES.get(status, pb.OUTCOME_FAILED),
         error=pb.Error(code=status.name.lower(), message=details or f"the call ended with {status.name}"),
     )
+
+
+def last_cause(details: str) -> str:
+    """Return what stands last in gRPC's chain of reasons for a connection that failed."""
+    return details.rpartition("Failed to connect to remote host: ")[2]
 
 
 def _failed(code: str, message: str) -> pb.Terminal:

@@ -8,7 +8,7 @@ from typing import Self
 import grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask.generate_call import OpenGateway
+from services.cli.ask.generate_call import OpenGateway, last_cause
 from shared.errors import InvalidRequest, Unavailable
 
 METHOD = "/penstock.v1.Inference/ListModels"
@@ -35,8 +35,8 @@ class ServedModels:
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise Unavailable(
-                    f"no gateway answers at {gateway.address}: {error.details()}; is the stack running? Over "
-                    "TLS it needs --tls-ca"
+                    f"no gateway answers at {gateway.address}: {last_cause(error.details() or '')}; is the "
+                    "stack running? Over TLS it needs --tls-ca"
                 ) from error
             return cls({})  # its answer to the first question says what it has against us
         models = [each for each in told.models if each.kind == pb.MODEL_KIND_GENERATION]

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask.generate_call import SERVICE, OpenGateway, show_answer
+from services.cli.ask.generate_call import SERVICE, OpenGateway, last_cause, show_answer
 from services.cli.view.answer_output import TextOutput
 
 TIMEOUT_S = 60
@@ -60,3 +60,9 @@ def test_ctrl_c_cancels_the_call_and_is_not_raised_while_grpc_works(gateway: Ope
         with pytest.raises(KeyboardInterrupt):
             show_answer(gateway, pb.GenerateRequest(), output)
         assert output.shown.getvalue().startswith(TEXT)
+
+
+def test_of_a_connection_that_failed_the_cause_is_told() -> None:
+    chain = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+    assert last_cause(f"{chain}Failed to connect to remote host: Connection refused") == "Connection refused"
+    assert last_cause("DNS resolution failed") == "DNS resolution failed"
