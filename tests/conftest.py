@@ -41,7 +41,8 @@ import torch
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-import tests.support.keep_place  # noqa: F401 - what it does by being imported
+import tests.support.keep_place
+import tests.support.root_logs  # noqa: F401 - what they do by being imported
 from shared.bus.nats_server import NatsServer
 from tests.support.forked_workers import fork_workers
 from tests.support.lent_nats import LentNats
@@ -101,6 +102,9 @@ class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # xdist would begin with the modules that have most tests
+    # Extension modules count what is left of their objects at the end. Behind pytest's own cleanup, which
+    # would walk over all of it twice to find what tests have left.
+    config.add_cleanup(gc.unfreeze)
     # Stacks of one worker's tests are found by its commands alone.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     os.environ["XDG_STATE_HOME"] = f"{os.environ['XDG_CACHE_HOME']}/{worker}"
@@ -135,10 +139,6 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: no garbage collection need walk over it."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # extension modules count what is left of their objects at the end
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
