@@ -39,6 +39,7 @@ import pytest
 import structlog
 import torch
 from hypothesis import settings
+from structlog.dev import ConsoleRenderer, plain_traceback
 from xdist.scheduler import LoadScopeScheduling
 
 import tests.support.keep_place
@@ -49,6 +50,9 @@ from tests.support.lent_nats import LentNats
 
 # What is imported and collected stays: walking over it again and again takes a seventh of that time.
 gc.disable()
+
+# As in services, which leave rich out: it takes a tenth of a second for an exception that is logged.
+ConsoleRenderer.get_active().exception_formatter = plain_traceback
 
 # Without a GPU, Triton interprets kernels: to be said before anything imports it, as transformers does.
 if not torch.cuda.is_available():
