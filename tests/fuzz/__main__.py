@@ -45,10 +45,19 @@ def fuzz_target(name: str, seed: int, seconds: float) -> int:
             path = keep_find(name, current.read_bytes()) if current.exists() else ""
             finds.append({"find": str(path), "kind": ended, "report": f"{ended} at this input"})
     tries = next((each["tries"] for each in told if "tries" in each), "some")
-    print(f"{name:16} {tries:>8} tries, {len(finds)} finds", flush=True)
+    print(f"{name:16} {tries:>8} tries, {len(finds)} finds{_beside(told)}", flush=True)
     for find in finds:
         print(f"  {find['kind']}\n  {find['find']}\n{find['report']}", flush=True)
     return len(finds)
+
+
+def _beside(told: list[dict[str, Any]]) -> str:
+    """Tell what a neighbour saw, where there was one."""
+    for each in told:
+        if "hostile_p99_ms" in each:
+            beside, before = each["hostile_p99_ms"], each["ordinary_p99_ms"]
+            return f", p99 of a neighbour's tokens {beside:.1f} ms, {before:.1f} beside ordinary calls"
+    return ""
 
 
 def main() -> int:

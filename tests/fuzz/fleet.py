@@ -6,8 +6,9 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 
+from tests.fuzz.neighbour import Neighbour
 from tests.fuzz.target import Fault, RunOne
 from tests.support.stack import Stack, resident_mb
 
@@ -26,8 +27,9 @@ BAD_LEVELS = ("error", "critical")
 class Fleet:
     """`send` gives one input to the stack; raises Fault for an answer that breaks an invariant."""
 
-    def __init__(self, stack: Stack, send: RunOne) -> None:
+    def __init__(self, stack: Stack, send: RunOne, neighbour: Neighbour | None = None) -> None:
         self._stack = stack
+        self._neighbour = neighbour
         self._send = send
         self._read = len(stack.log)
         self._since: list[bytes] = []
@@ -49,6 +51,10 @@ class Fleet:
 
     def settle(self) -> None:
         """Raise Fault unless nothing is held, nobody has ended or grown, and no error was logged."""
+        with nullcontext() if self._neighbour is None else self._neighbour.silent():
+            self._settle()
+
+    def _settle(self) -> None:
         try:
             asyncio.run(self._stack.until_idle(IDLE_S))
         except AssertionError as error:
@@ -104,11 +110,28 @@ def lent_fleet(*options: str) -> Iterator[None]:
             del _lent[options]
 
 
+_watched: list[Neighbour] = []
+"""The neighbour that stands beside the inputs of a fleet, if there is one."""
+
+
+@contextmanager
+def watched_by(neighbour: Neighbour) -> Iterator[None]:
+    """Meanwhile it stands beside the inputs of each fleet that is opened."""
+    _watched.append(neighbour)
+    try:
+        yield
+    finally:
+        _watched.remove(neighbour)
+
+
 @contextmanager
 def opened_fleet(sender: Callable[[Stack], RunOne], *options: str) -> Iterator[RunOne]:
     """Start a fleet of the built-in models. `sender` makes what sends one input to it."""
     lent = _lent.get(options)
-    with Stack(*options) if lent is None else nullcontext(lent) as stack:
-        fleet = Fleet(stack, sender(stack))
+    with Stack(*options) if lent is None else nullcontext(lent) as stack, ExitStack() as beside:
+        neighbour = _watched[-1] if _watched else None
+        if neighbour is not None:
+            beside.enter_context(neighbour.beside(stack.grpc))
+        fleet = Fleet(stack, sender(stack), neighbour)
         yield fleet.run_one
         fleet.settle()

@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 
 from tests.fuzz.finds import keep_find
+from tests.fuzz.fleet import watched_by
+from tests.fuzz.neighbour import Neighbour
+from tests.fuzz.target import Fault
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.trying import seeded, shrunk, try_input
 from tests.support.stack import resident_mb
@@ -27,7 +30,8 @@ MAX_KINDS = 20
 def run_target(name: str, seed: int, seconds: float, current: Path) -> None:
     target = TARGETS[name]
     tries, kinds, warm_mb = 0, set[str](), 0.0
-    with target.opened() as run_one:
+    neighbour = Neighbour()
+    with watched_by(neighbour), target.opened() as run_one:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s and len(kinds) < MAX_KINDS:
             data = target.make(seeded(name, seed, tries))
@@ -55,7 +59,17 @@ def run_target(name: str, seed: int, seconds: float, current: Path) -> None:
             kind="memory",
             report=f"the process has {grown_mb:.0f} MB more than after {WARM_TRIES} tries",
         )
+    if target.has_stack:
+        _check(neighbour)
     _say(tries=tries, kinds=len(kinds), grown_mb=round(grown_mb))
+
+
+def _check(neighbour: Neighbour) -> None:
+    _say(ordinary_p99_ms=neighbour.ordinary.p99_ms, hostile_p99_ms=neighbour.hostile.p99_ms)
+    try:
+        neighbour.check()
+    except Fault as fault:
+        _say(find="", kind="neighbour", report=str(fault))
 
 
 def resident_mb_here() -> float:
