@@ -199,7 +199,9 @@ def _reserve(engine: Engine, job: DecodeJob) -> Reservation | PenstockError:
     num_tokens, spare_tokens = job.arriving_tokens, job.spare_tokens
     names = job.spec.block_hashes[: num_tokens // BLOCK_TOKENS]
     try:
-        return engine.reserve(job.key, num_tokens, names, share=job.share, spare_tokens=spare_tokens)
+        return engine.reserve(
+            job.key, num_tokens, names, share=job.share, spare_tokens=spare_tokens, stay_s=job.stay_s
+        )
     except PenstockError as error:
         return error
 
@@ -216,6 +218,7 @@ def _admit(engine: Engine, job: DecodeJob) -> AdmitResult | PenstockError:
             share=job.share,
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
+            stay_s=job.stay_s,
         )
     except PenstockError as error:
         return error

@@ -11,7 +11,7 @@ from shared.errors import DeadlineExpired, ProtocolError
 from shared.kv.limits import SPARE_TOKENS
 from shared.messages import NO_ADAPTER, AdapterId, Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
-from shared.worker.wire import checked_share, engine_priority, read_sequence
+from shared.worker.wire import checked_share, checked_stay_s, engine_priority, read_sequence
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,6 +146,7 @@ def read_job(
         adapter_name=reserve.adapter.name,
         priority=engine_priority(reserve.priority),
         share=checked_share(reserve.share),
+        stay_s=checked_stay_s(reserve.stay_ms),
         longest=min(spec.longest, max_model_len),
         envelope=envelope,
         guest=reserve.guest,

@@ -100,6 +100,7 @@ def _admit(engine: Engine, job: PrefillJob, on_layer: LayerCallback) -> AdmitRes
             on_layer=on_layer,
             adapter=job.adapter,
             share=job.share,
+            stay_s=job.stay_s,
             priority=job.priority,
             deadline_us=round(job.first_token.at_s * 1e6),
         )

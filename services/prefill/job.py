@@ -9,7 +9,7 @@ from shared.deadline import Deadline
 from shared.errors import DeadlineExpired
 from shared.messages import Envelope, Prefill
 from shared.worker.job import Job, checked_deadline
-from shared.worker.wire import checked_share, engine_priority, read_sequence
+from shared.worker.wire import checked_share, checked_stay_s, engine_priority, read_sequence
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +69,7 @@ def read_job(
         peer=prefill.decode,
         priority=engine_priority(prefill.priority),
         share=checked_share(prefill.share),
+        stay_s=checked_stay_s(prefill.stay_ms),
         arrived_s=now_s,
     )
 

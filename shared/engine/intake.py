@@ -58,6 +58,7 @@ class Intake:
         share: TenantShare = OPEN_SHARE,
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
+        stay_s: float = 0.0,
     ) -> AdmitResult:
         """Take in a sequence whose KV is computed here; its cached prefix is not computed again, unless
         `params.prompt_logprobs` are wanted.
@@ -69,8 +70,9 @@ class Intake:
         `on_layer` be given. `adapter` is the name of a loaded one, "" for the model alone. Names that the
         engine makes are `tenant`'s and the adapter's own. Who goes first is decided by what the tenant of
         `share` has had here, then by `priority` 0 (high) to 2 (low), then `deadline_us` of time.monotonic.
-        Raises Overloaded, InvalidRequest or DeadlineExpired (the prompt cannot be computed by then), changing
-        nothing; nothing ends later.
+        When it has gone its KV stays for `stay_s` in the prefix cache before that of others, below 0 after
+        it. Raises Overloaded, InvalidRequest or DeadlineExpired (the prompt cannot be computed by then),
+        changing nothing; nothing ends later.
         """
         if stop_after is not None and stop_after < 1:
             raise InvalidRequest(f"stop_after must be at least 1, not {stop_after}")
@@ -87,7 +89,7 @@ class Intake:
             sequence.hold_len = num_tokens + stop_after
             num_tokens = min(sequence.hold_len, sequence.end_len) - 1  # the last token drawn needs no KV
         sequence.on_layer = on_layer
-        sequence.share = share
+        sequence.share, sequence.stay_s = share, stay_s
         self._scheduler.check_room(key, priority, share)
         self._scheduler.check_time(sequence, deadline_us)
         self._allocation.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
@@ -102,12 +104,14 @@ class Intake:
         *,
         share: TenantShare = OPEN_SHARE,
         spare_tokens: int = 0,
+        stay_s: float = 0.0,
     ) -> Reservation:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside, for a sequence of `share`, and
-        for as many as `spare_tokens` that may come with them. Raises Overloaded when full."""
+        for as many as `spare_tokens` that may come with them; `stay_s` as in `admit`. Raises Overloaded when
+        full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
         spare_tokens = min(spare_tokens, self._input_processor.max_model_len - 1 - num_tokens)
-        sequence.share = share
+        sequence.share, sequence.stay_s = share, stay_s
         self._scheduler.check_room(key, share=share)
         num_cached = self._allocation.reserve_blocks(sequence, num_tokens, spare_tokens)
         self._scheduler.hold_sequence(sequence)
@@ -148,7 +152,7 @@ class Intake:
                 f"{key!r}; reserve as many tokens as arrive"
             )
         sequence.adapter = packed_of(self._adapters.find(adapter))
-        sequence.share = reserved.share
+        sequence.share, sequence.stay_s = reserved.share, reserved.stay_s
         sequence.tables = reserved.tables
         sequence.num_computed = num_filled
         sequence.num_scored = prompt_len  # by whoever computed the prompt

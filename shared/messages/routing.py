@@ -47,7 +47,8 @@ class Reserve:
     tokens to tokens; 0: any. `adapter` is what it is computed with, NO_ADAPTER for the model alone. `share`:
     whose it is among those who share the worker, by the tenant's digest. `guest`: that tenant has less than
     another, and may have a place beyond the ordinary ones. `resumable`: another gateway may take the stream
-    over (`TakeOver`).
+    over (`TakeOver`). `stay_ms`: when it has ended its KV stays so long before that of others, as its next
+    prompt is expected to go on from it; 0: as any, below 0: no prompt will.
 
     Where another decode worker hands the request over, KV comes from that one, which `prefill` names then,
     in its life `predecessor_incarnation` (0: from a prefill worker): it has computed all but the last of
@@ -70,6 +71,7 @@ class Reserve:
     guest: bool = False
     resumable: bool = False
     predecessor_incarnation: int = 0
+    stay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Prefill:
     """gateway → prefill: compute this, send the next token to `detokenizer`, the KV to `decode`.
 
     `first_token_us` is the deadline of that token, by which prompts are ordered; like `deadline_us` of the
-    envelope, which is the whole request's. 0: the same. `adapter` and `share` as in
+    envelope, which is the whole request's. 0: the same. `adapter`, `share` and `stay_ms` as in
     `Reserve`.
     """
 
@@ -115,6 +117,7 @@ class Prefill:
     first_token_us: int = 0
     adapter: AdapterId = NO_ADAPTER
     share: TenantShare = OPEN_SHARE
+    stay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Job:
     spec: SequenceSpec
     priority: int  # the engine's: the least goes first
     share: TenantShare = OPEN_SHARE
+    stay_s: float = 0.0  # its KV stays so long when it has ended; below 0: for nobody
     phase: JobPhase = JobPhase.QUEUED
     grammar: CompiledGrammar | None = None
     adapter: str = ""  # what the engine calls it

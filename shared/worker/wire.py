@@ -14,6 +14,8 @@ from shared.fairness.share import TenantShare
 from shared.messages import Mark, Tokens, unpack_hashes, unpack_ids
 from shared.sampling.parameters import SamplingParams
 
+MAX_STAY_MS = 3600 * 1000
+"""The longest time for which the KV of a request may be kept for the next one."""
 _PRIORITIES = {0: NORMAL_PRIORITY, 1: LOWEST_PRIORITY, 2: NORMAL_PRIORITY - 1}
 """The engine's priorities by the wire's PRIORITY_NORMAL, PRIORITY_LOW and PRIORITY_HIGH; the least goes
 first."""
@@ -35,6 +37,14 @@ def checked_share(share: TenantShare) -> TenantShare:
     """The share of a route. Raises InvalidRequest for one that no gateway would send."""
     share.check()
     return share
+
+
+def checked_stay_s(stay_ms: int) -> float:
+    """Return for how many seconds the KV of a route stays. Raises InvalidRequest for longer than a gateway
+    says."""
+    if stay_ms > MAX_STAY_MS:
+        raise InvalidRequest(f"stay_ms is {stay_ms}; send at most {MAX_STAY_MS}")
+    return stay_ms / 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

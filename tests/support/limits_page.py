@@ -59,6 +59,7 @@ ROOMS = (
             "shared/messages",
             "shared/kv",
             "shared/worker/warming.py",
+            "shared/worker/wire.py",
             "services/tokenizer",
             "services/retriever",
             "shared/retrieval/citing",

@@ -24,6 +24,9 @@ MAX_PAUSE_S = 3600.0
 """A longer time between two calls tells nothing of a tool."""
 NEWEST_SHARE = 0.3
 """The share of the latest pause in the usual one."""
+LEAST_STAY_S, UNKNOWN_STAY_S, MAX_STAY_S = 5.0, 60.0, 600.0
+"""The times for which KV is kept for a session's next call: the shortest, where nobody knows when that comes,
+and the longest."""
 USUAL_APPENDED_TOKENS = 256
 """The tokens that a turn is expected to append, until the session has shown its own."""
 
@@ -110,6 +113,17 @@ class AgentSessions:
         called = tools or ((hints.next_tool,) if hints.next_tool else ())
         known = [pause for tool in called if (pause := self._pauses_s.peek(tenant, tool)) is not None]
         return max(known, default=None)
+
+    def stay_ms(self, tenant: str, hints: AgentHints | None) -> int:
+        """Return how long workers keep the KV of a call for the next one: twice as long as that is expected
+        to take; 0 for a call of no agent, below 0 where none follows."""
+        if hints is None:
+            return 0
+        if hints.final:
+            return -1
+        pause_s = self.pause_s(tenant, hints)
+        stay_s = UNKNOWN_STAY_S if pause_s is None else min(MAX_STAY_S, 2 * pause_s + LEAST_STAY_S)
+        return round(1000 * stay_s)
 
     def _record_pause(self, tenant: str, tools: Sequence[str], pause_s: float) -> None:
         if pause_s > MAX_PAUSE_S:

@@ -29,12 +29,14 @@ def reserve_message(
     incarnation: int = 0,
     guest: bool = False,
     tells_prompt: bool = False,
+    stay_ms: int = 0,
 ) -> Reserve:
     """Return what asks a decode worker for room.
 
     `ids` are those whose KV comes from the worker `source`, or that are computed there itself for "";
     `hashes` those of their blocks. `incarnation`: the life of a decode worker that hands the request over.
-    `tells_prompt`: the log-probabilities of the prompt are to come from there, if they are wanted.
+    `tells_prompt`: the log-probabilities of the prompt are to come from there, if they are wanted. `stay_ms`:
+    as in `Reserve`.
     """
     sampling = request.sampling
     return Reserve(
@@ -53,6 +55,7 @@ def reserve_message(
         guest=guest,
         resumable=request.resumable,
         predecessor_incarnation=incarnation,
+        stay_ms=stay_ms,
     )
 
 
@@ -69,12 +72,13 @@ def route_messages(
     share: TenantShare,
     *,
     guest: bool,
+    stay_ms: int = 0,
 ) -> dict[str, Message]:
     """Return the messages by role, first for the role that the first token waits for.
 
     Decode hears all of what prefill would where it computes the prompt. `ids` are those of prompt and log,
     `hashes` those of their blocks. `share` names the tenant as workers know it; `guest`: it may have a
-    place at decode beyond the ordinary ones.
+    place at decode beyond the ordinary ones; `stay_ms` as in `Reserve`.
     """
     prompt_ids = ids[: log.prompt_tokens]
     reserve = reserve_message(
@@ -89,6 +93,7 @@ def route_messages(
         source=route.prefill,
         guest=guest,
         tells_prompt=not (route.prefill or told.complete),
+        stay_ms=stay_ms,
     )
     opened = Open(
         gateway=gateway,
@@ -115,5 +120,6 @@ def route_messages(
         first_token_us=first_token.to_steady_us(),
         adapter=adapter,
         share=share,
+        stay_ms=stay_ms,
     )
     return {"prefill": prefill, "detokenizer": opened, "decode": reserve}

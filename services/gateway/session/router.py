@@ -257,6 +257,7 @@ class Router:
             self._model.adapter,
             self._share,
             guest=guest,
+            stay_ms=self._agent_sessions.stay_ms(self._meter.share.tenant, self._request.agent),
         )
         loads = self._record_sent(route, ids, hashes)
         asks = [

@@ -158,7 +158,7 @@ class BlockManager:
         if self._offloader is not None:
             self._offloader.forget(sequence)
         self._naming.give_up_turns(sequence)
-        self._blocks.free(sequence.all_blocks)
+        self._blocks.free(sequence.all_blocks, sequence.stay_s)
 
     def catch_up(self, sequence: LiveSequence) -> int:
         """Go on behind what others have computed of its next blocks by now; returns how many tokens they are.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine.memory.tenant_blocks import TenantBlocks
 from shared.errors import InternalError, Overloaded
 from shared.fairness.share import OPEN_SHARE, TenantShare
@@ -29,12 +30,19 @@ class BlockPool:
     gone: a follower's holders hold it too, and give it back last. Where they give back what is behind their
     window, that goes first."""
 
-    def __init__(self, num_blocks: int, groups: KvGroups = ONE_GROUP, *, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        groups: KvGroups = ONE_GROUP,
+        *,
+        prefix_cache: bool = True,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.num_blocks = num_blocks
         self.prefix_cache = prefix_cache
         self._references = [0] * num_blocks
         self._blank = dict.fromkeys(range(num_blocks - 1, -1, -1))  # popped from the end: lowest id first
-        self._cached = TenantBlocks()
+        self._cached = TenantBlocks(num_blocks, clock)
         self._hash_of: dict[int, tuple[bytes, int]] = {}  # block -> hash, group
         self._blocks_of: list[dict[bytes, int]] = [{} for _ in range(groups.count)]  # group: hash -> block
         self._groups = groups
@@ -96,8 +104,9 @@ class BlockPool:
             raise Overloaded(f"{count} KV blocks are needed and {self.num_free} are free; try again later")
         return [self._take(share) for _ in range(count)]
 
-    def free(self, blocks: Iterable[int]) -> None:
-        """Drop one reference from each block. Pass a sequence's blocks in order.
+    def free(self, blocks: Iterable[int], stay_s: float = 0.0) -> None:
+        """Drop one reference from each block. Pass a sequence's blocks in order. `stay_s` as for a
+        `TenantBlocks`.
 
         They are given back last to first, so the tail of a prefix is evicted before its head.
         """
@@ -107,7 +116,7 @@ class BlockPool:
             self._references[block] -= 1
             if self._references[block] == 0:
                 if block in self._hash_of:
-                    self._cached.rest(block)
+                    self._cached.rest(block, stay_s)
                 else:
                     self._cached.give_back(block)
                     self._blank[block] = None

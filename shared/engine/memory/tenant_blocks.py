@@ -1,29 +1,47 @@
 """Know whose the blocks are that are held or that a name finds, and which to evict: each tenant its own.
 
 When room is needed, the tenant that has most blocks for its weight, the newcomer counted with what it takes,
-gives up what it used least lately. So of N tenants of equal weight one that has at most an N-th part of the
-pool loses nothing while another has a block that nobody holds; and one whom nobody else presses has all.
+gives up what it used least lately. Blocks that somebody is expected to come back for stay longer than its
+others, for so long as was said and as far as they are no more than KEPT_SHARE of the pool. So of N tenants of
+equal weight one that has at most an N-th part of the pool loses nothing while another has a block that nobody
+holds; and one whom nobody else presses has all.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.fairness.share import OPEN_SHARE, TenantShare
 
+KEPT_SHARE = 0.5
+"""The share of the pool that may stay for those who are expected back; the rest is for whoever comes."""
 _STALE_PER_TENANT = 4
 """Entries of the order that are out of date, for each tenant, before it is made anew."""
 
 
 @dataclass(slots=True)
 class _Holding:
-    """The blocks of one tenant: how many there are, and those that rest, the oldest first."""
+    """The blocks of one tenant: how many there are, those that rest, the oldest first, and of these those
+    that stay for somebody."""
 
     weight: int = 1
     num_blocks: int = 0
     resting: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    staying: OrderedDict[int, None] = field(default_factory=OrderedDict)
+
+    @property
+    def num_idle(self) -> int:
+        """Return how many of them nobody holds."""
+        return len(self.resting) + len(self.staying)
+
+    def take_oldest(self) -> int:
+        """Return the block to give up, which is idle no more: one that stays for nobody, if there is any."""
+        block, _ = (self.resting or self.staying).popitem(last=False)
+        return block
 
     @property
     def part(self) -> float:
@@ -35,7 +53,14 @@ class TenantBlocks:
     """The blocks of a pool that are not blank; they rest when nobody holds them. A block is its tenant's that
     took it or, where that was nobody's, as for a prefix that was warmed, that of whoever holds it next."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_blocks: int = 0, clock: Clock = SYSTEM_CLOCK) -> None:
+        """`num_blocks`: those of the pool."""
+        self._clock = clock
+        self._most_kept = int(KEPT_SHARE * num_blocks)
+        self._kept_until_s: dict[int, float] = {}
+        self._leaving: list[tuple[float, int, int]] = []
+        """A heap of (until when a block stays, order, block), with entries out of date."""
+        self._order_of_stays = itertools.count()
         self._tenant_of: dict[int, str] = {}
         self._holdings: dict[str, _Holding] = {}
         self._order: list[tuple[float, str]] = []  # a heap of (-part, tenant), with entries out of date
@@ -46,7 +71,10 @@ class TenantBlocks:
 
     def __contains__(self, block: int) -> bool:
         tenant = self._tenant_of.get(block)
-        return tenant is not None and block in self._holdings[tenant].resting
+        if tenant is None:
+            return False
+        holding = self._holdings[tenant]
+        return block in holding.resting or block in holding.staying
 
     def is_owned(self, block: int) -> bool:
         """Return whether the block is anybody's."""
@@ -68,6 +96,7 @@ class TenantBlocks:
     def give_back(self, block: int) -> None:
         """A block that was held is blank again, or is to be another one's."""
         tenant = self._tenant_of.pop(block)
+        self._kept_until_s.pop(block, None)
         holding = self._holdings[tenant]
         holding.num_blocks -= 1
         if holding.num_blocks:
@@ -75,19 +104,24 @@ class TenantBlocks:
         else:
             del self._holdings[tenant]
 
-    def rest(self, block: int) -> None:
-        """Nobody holds a block any more that has a name."""
+    def rest(self, block: int, stay_s: float = 0.0) -> None:
+        """Nobody holds a block any more that has a name. It stays for `stay_s`; 0: as was said of it before;
+        below 0: for nobody."""
         tenant = self._tenant_of[block]
         holding = self._holdings[tenant]
-        holding.resting[block] = None
+        if stay_s or self._kept_until_s:
+            self._keep(block, stay_s)
+        idle = holding.staying if block in self._kept_until_s else holding.resting
+        idle[block] = None
         self._num_resting += 1
-        if len(holding.resting) == 1:
+        if holding.num_idle == 1:
             self._reorder(tenant, holding)
 
     def hold(self, block: int, share: TenantShare) -> None:
         """Somebody holds a block again that rested."""
         tenant = self._tenant_of[block]
-        del self._holdings[tenant].resting[block]
+        holding = self._holdings[tenant]
+        del (holding.staying if block in holding.staying else holding.resting)[block]
         self._num_resting -= 1
         if tenant == OPEN_SHARE.tenant != share.tenant:
             self.give_back(block)
@@ -95,29 +129,62 @@ class TenantBlocks:
 
     def evict(self, share: TenantShare) -> int:
         """Return a block that rested, for a tenant that takes one more; it is nobody's. There is one."""
+        if self._leaving:
+            self._let_go()
         loser = self._holdings[self._largest()]
         own = self._holdings.get(share.tenant)
-        if own is not None and own.resting and (own.num_blocks + 1) / own.weight >= loser.part:
+        if own is not None and own.num_idle and (own.num_blocks + 1) / own.weight >= loser.part:
             loser = own
-        block, _ = loser.resting.popitem(last=False)
+        block = loser.take_oldest()
         self._num_resting -= 1
         self.give_back(block)
         return block
+
+    def _keep(self, block: int, stay_s: float) -> None:
+        """Note until when the block stays. One that others expect to find, too, stays for the last of
+        them."""
+        if stay_s < 0:
+            self._kept_until_s.pop(block, None)
+        elif stay_s > 0 and (block in self._kept_until_s or len(self._kept_until_s) < self._most_kept):
+            until_s = max(self._kept_until_s.get(block, 0.0), self._clock.monotonic_s() + stay_s)
+            self._kept_until_s[block] = until_s
+            heapq.heappush(self._leaving, (until_s, next(self._order_of_stays), block))
+            if len(self._leaving) > _STALE_PER_TENANT * len(self._kept_until_s):
+                self._leaving = [
+                    entry for entry in self._leaving if self._kept_until_s.get(entry[2]) == entry[0]
+                ]
+                heapq.heapify(self._leaving)
+
+    def _let_go(self) -> None:
+        """Blocks whose time has passed stay for nobody any more: they go first, as they have rested for
+        longest."""
+        now_s, gone = self._clock.monotonic_s(), list[int]()
+        while self._leaving and self._leaving[0][0] <= now_s:
+            until_s, _, block = heapq.heappop(self._leaving)
+            if self._kept_until_s.get(block) == until_s:
+                del self._kept_until_s[block]
+                gone.append(block)
+        for block in reversed(gone):
+            holding = self._holdings[self._tenant_of[block]]
+            if block in holding.staying:
+                del holding.staying[block]
+                holding.resting[block] = None
+                holding.resting.move_to_end(block, last=False)
 
     def _largest(self) -> str:
         """Return the tenant that has most, of those that have a block that rests."""
         while True:
             part, tenant = self._order[0]
             holding = self._holdings.get(tenant)
-            if holding is not None and holding.resting and part == -holding.part:
+            if holding is not None and holding.num_idle and part == -holding.part:
                 return tenant
             heapq.heappop(self._order)
 
     def _reorder(self, tenant: str, holding: _Holding) -> None:
         """A tenant has more or less than it had. Who has nothing to give up need not stand in the order."""
-        if not holding.resting:
+        if not holding.num_idle:
             return
         heapq.heappush(self._order, (-holding.part, tenant))
         if len(self._order) > _STALE_PER_TENANT * (len(self._holdings) + 1):
-            self._order = [(-each.part, name) for name, each in self._holdings.items() if each.resting]
+            self._order = [(-each.part, name) for name, each in self._holdings.items() if each.num_idle]
             heapq.heapify(self._order)

@@ -13,7 +13,14 @@ from shared.engine.scheduling.order import NORMAL_PRIORITY
 from shared.errors import InvalidRequest, ProtocolError
 from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
 from shared.sampling.parameters import Grammar, SamplingParams
-from shared.worker.wire import JobOutput, engine_priority, read_sequence, tokens_messages
+from shared.worker.wire import (
+    MAX_STAY_MS,
+    JobOutput,
+    checked_stay_s,
+    engine_priority,
+    read_sequence,
+    tokens_messages,
+)
 from tests.support.sampling import OTHER_SCALARS
 
 CONSTRAINED = SamplingParams(
@@ -76,3 +83,9 @@ def test_priorities_keep_their_order_in_the_engine() -> None:
     assert engine_priority(normal) == NORMAL_PRIORITY
     with pytest.raises(InvalidRequest, match="priority 3"):
         engine_priority(3)
+
+
+def test_kv_stays_no_longer_than_a_gateway_says() -> None:
+    assert [checked_stay_s(each) for each in (0, -1, MAX_STAY_MS)] == [0.0, -0.001, 3600.0]
+    with pytest.raises(InvalidRequest, match="stay_ms"):
+        checked_stay_s(MAX_STAY_MS + 1)

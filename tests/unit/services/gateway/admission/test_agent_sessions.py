@@ -5,15 +5,19 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.admission.agent_sessions import (
+    LEAST_STAY_S,
     MAX_AGENT_SESSIONS,
     MAX_PAUSE_S,
+    MAX_STAY_S,
     MAX_TOOLS,
     MAX_WAITED_S,
     NEWEST_SHARE,
+    UNKNOWN_STAY_S,
     USUAL_APPENDED_TOKENS,
     AgentSessions,
 )
-from services.gateway.request.agent_hints import AgentHints
+from services.gateway.request.agent_hints import MAX_PAUSE_MS, AgentHints
+from shared.worker.wire import MAX_STAY_MS
 from tests.support.clock import FakeClock
 
 CALL = AgentHints("s")
@@ -72,6 +76,14 @@ def test_the_pause_is_what_is_said_or_what_the_tools_took() -> None:
     assert kept.pause_s(TENANT, AgentHints("new", next_tool="find")) == pytest.approx(usual_s)
     assert kept.pause_s(TENANT, CALL, ["find", "unknown"]) == pytest.approx(usual_s)
     assert kept.pause_s("other", CALL, ["find"]) is kept.pause_s(TENANT, CALL) is None
+
+
+def test_kv_stays_for_twice_the_pause_and_for_nobody_after_the_last_call() -> None:
+    kept, _ = sessions()
+    assert (kept.stay_ms(TENANT, None), kept.stay_ms(TENANT, AgentHints("s", final=True))) == (0, -1)
+    assert kept.stay_ms(TENANT, AgentHints("s", pause_ms=2000)) == 1000 * (4 + LEAST_STAY_S)
+    assert kept.stay_ms(TENANT, CALL) == 1000 * UNKNOWN_STAY_S
+    assert kept.stay_ms(TENANT, AgentHints("s", pause_ms=MAX_PAUSE_MS)) == 1000 * MAX_STAY_S < MAX_STAY_MS
 
 
 def test_an_hour_of_silence_is_no_tools_time() -> None:

@@ -10,16 +10,24 @@ from hypothesis import strategies as st
 from shared.engine.memory.block_pool import BlockPool
 from shared.fairness.share import OPEN_SHARE, TenantShare
 from tests.support.block_hashes import numbered_hash, numbered_hashes
+from tests.support.clock import FakeClock
 
 HEAVY, LIGHT = TenantShare("heavy"), TenantShare("light")
 
 
-def cache(pool: BlockPool, share: TenantShare, numbers: Sequence[int]) -> None:
+def cache(pool: BlockPool, share: TenantShare, numbers: Sequence[int], stay_s: float = 0.0) -> None:
     """Compute a prompt of so many blocks for a tenant, and let it go."""
     blocks = pool.allocate(len(numbers), share)
     for block, number in zip(blocks, numbers, strict=True):
         pool.commit(block, numbered_hash(number))
-    pool.free(blocks)
+    pool.free(blocks, stay_s)
+
+
+def take(pool: BlockPool, numbers: Sequence[int], stay_s: float = 0.0) -> None:
+    """Go on from a prompt that is cached, and let it go again."""
+    blocks = pool.match(numbered_hashes(numbers))
+    pool.retain(blocks, HEAVY)
+    pool.free(blocks, stay_s)
 
 
 def has(pool: BlockPool, numbers: Sequence[int]) -> int:
@@ -117,3 +125,56 @@ def test_nobody_at_or_below_an_equal_part_loses_a_block_to_another(steps: list[t
             if share is not tenants[who] and had <= 3:
                 assert pool.num_of(share.tenant) == had
         pool.check([])
+
+
+# ---- blocks that stay for somebody ----
+
+
+def test_what_is_expected_to_be_gone_on_from_stays_while_others_come_and_go() -> None:
+    pool = BlockPool(8, clock=FakeClock())
+    cache(pool, HEAVY, [1, 2, 3], stay_s=10.0)
+    for number in range(100, 200, 2):
+        cache(pool, HEAVY, [number, number + 1])
+    assert (has(pool, [1, 2, 3]), has(pool, [198, 199])) == (3, 2)
+    pool.check([])
+
+
+def test_when_the_time_has_passed_it_is_as_any() -> None:
+    clock = FakeClock()
+    pool = BlockPool(8, clock=clock)
+    cache(pool, HEAVY, [1, 2, 3], stay_s=10.0)
+    clock.advance(10.0)
+    cache(pool, HEAVY, range(100, 105))
+    assert has(pool, [1, 2, 3]) == 3
+    cache(pool, HEAVY, [110])
+    assert (has(pool, [1, 2, 3]), has(pool, range(100, 105))) == (2, 5)  # its end goes first
+
+
+def test_it_stays_for_the_last_of_those_who_expect_it_and_is_given_up_where_nobody_does() -> None:
+    pool = BlockPool(8, clock=FakeClock())
+    cache(pool, HEAVY, [1, 2, 3], stay_s=10.0)
+    take(pool, [1, 2])  # somebody who says nothing of it
+    cache(pool, HEAVY, range(100, 105))
+    cache(pool, HEAVY, range(110, 115))
+    assert has(pool, [1, 2, 3]) == 3
+    take(pool, [1, 2, 3], stay_s=-1.0)
+    for number in (200, 210):
+        cache(pool, HEAVY, range(number, number + 5))
+    assert has(pool, [1, 2, 3]) == 0
+    pool.check([])
+
+
+def test_no_more_than_a_share_of_the_pool_stays() -> None:
+    pool = BlockPool(8, clock=FakeClock())
+    cache(pool, HEAVY, range(8), stay_s=10.0)
+    cache(pool, HEAVY, range(100, 108))
+    assert pool.num_cached == 8
+    assert has(pool, range(100, 108)) == 8
+
+
+def test_what_runs_is_not_refused_room_for_what_stays() -> None:
+    pool = BlockPool(4, clock=FakeClock())
+    cache(pool, HEAVY, [1, 2], stay_s=10.0)
+    blocks = pool.allocate(4, LIGHT)
+    assert has(pool, [1, 2]) == 0
+    pool.check([blocks])
