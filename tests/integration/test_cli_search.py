@@ -125,7 +125,7 @@ async def test_what_was_left_out_and_what_is_to_be_known_stand_on_stderr(nats_ur
     assert (done.code, done.out) == (0, "")
     assert done.err.splitlines() == [
         "penstock search: nothing was found",
-        "penstock search: searched with less: dense search",
+        "penstock search: searched with less: passages found by their words alone, for want of time",
         "penstock search: too long",
     ]
 

@@ -17,6 +17,7 @@ from services.cli.ask.generate_call import EXIT_CODES, OpenGateway, terminal_of
 from services.cli.ask.retrieval_options import add_search_options, metadata_filters
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.answer_output import sentence, terminal_width
+from services.cli.view.degraded_words import degraded_words
 from services.cli.view.passage_view import passage_fields, passage_head
 from services.cli.view.terminal_text import escaped_controls, json_sink, text_sink
 from shared.errors import InvalidRequest, Unavailable
@@ -112,7 +113,7 @@ def _show(found: pb.RetrieveResponse, *, as_json: bool) -> None:
     if not found.passages:
         print("penstock search: nothing was found", file=err)
     if found.degraded:
-        print(f"penstock search: searched with less: {found.degraded}", file=err)
+        print(f"penstock search: searched with less: {degraded_words(found.degraded)}", file=err)
     if found.warning:
         print(f"penstock search: {found.warning}", file=err)
 

@@ -7,6 +7,7 @@ terminal_markdown  Markdown as escape sequences
 markdown_view      an answer's Markdown while it comes
 passage_view       the passages of an answer
 citation_view      what supports its sentences
+degraded_words     what it went without
 timeline_table     the phases of a request
 request_words      where the time of a request went, in words
 answer_output      an answer on the terminal or as JSON lines

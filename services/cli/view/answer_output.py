@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.view.citation_view import citation_fields, cited_line
+from services.cli.view.degraded_words import degraded_words
 from services.cli.view.passage_view import passage_fields, passage_head
 from services.cli.view.terminal_text import TextSink
 from services.cli.view.timeline_table import timeline_table
@@ -66,7 +67,7 @@ class TextOutput:
         if info.HasField("model_choice"):
             print(f"{self._command}: {info.model_choice.why}", file=self._err)
         if info.degraded:
-            print(f"{self._command}: answered with less: {info.degraded}", file=self._err)
+            print(f"{self._command}: answered with less: {degraded_words(info.degraded)}", file=self._err)
         if info.warning:
             print(f"{self._command}: {info.warning}", file=self._err)
         if info.HasField("cached"):
