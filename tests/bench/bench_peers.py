@@ -134,7 +134,7 @@ def _bench(contender: Contender, report: Path, words: list[str]) -> dict[str, An
     command = [sys.executable, "-m", "services.cli", *asked]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, MISSED):
+    if done.returncode not in (0, MISSED) or not report.exists():
         raise SystemExit(f"{words} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
     found: dict[str, Any] = json.loads(report.read_text())
     return found
