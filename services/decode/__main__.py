@@ -46,6 +46,7 @@ async def body(service: Service[DecodeConfig]) -> None:
             model.name,
             work_class=WorkClass.DECODE,
             prompt_weight=config.prompt_weight,
+            itl_target_s=config.itl_target_ms / 1000,
             transfers_kv=True,
         ),
     )

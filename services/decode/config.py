@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shared.config.fields import field_of
 from shared.engine.engine_config import MAX_DRAFT_TOKENS, EngineConfig
+from shared.engine.step_pacer import ITL_TARGET_S
 from shared.kv.transports import AUTO, TRANSPORT_CHOICES
 from shared.worker.config import EngineServiceConfig
 
@@ -44,6 +45,12 @@ class DecodeConfig(EngineServiceConfig):
         help="how many decoding requests a prompt that waits for the same cores counts for; 0 = decode first",
         minimum=0.0,
         maximum=1024.0,
+    )
+    itl_target_ms: float = field_of(
+        1000 * ITL_TARGET_S,
+        help="longest time from token to token that pauses for such prompts make; 0 = no pauses",
+        minimum=0.0,
+        maximum=10_000.0,
     )
     draft_tokens: int = field_of(
         4, help="most draft tokens per sequence and step; 0 = no drafts", minimum=0, maximum=64

@@ -20,7 +20,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from shared.engine.native.library import PromptsShape, SlotShape, library
-from shared.engine.step_pacer import OwnRequests, StepPacer, WaitingPrompts
+from shared.engine.step_pacer import ITL_TARGET_S, OwnRequests, StepPacer, WaitingPrompts
 from shared.process.cores import cpu_quota, usable_cores, usable_cpus
 from shared.seams.clock import SYSTEM_CLOCK, Clock
 
@@ -51,10 +51,11 @@ class CoreArbiter:
         folder: Path = FOLDER,
         *,
         prompt_weight: float = 0.0,
+        itl_target_s: float = ITL_TARGET_S,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Takes a slot for this process, on the CPUs that the calling thread may use. `prompt_weight`
-        is that of prompts that wait for the same cores, for `pause`.
+        is that of prompts that wait for the same cores, for `pause`, which keeps to `itl_target_s`.
 
         Raises OSError where there is no board, or none of ours, or no slot.
         """
@@ -75,9 +76,9 @@ class CoreArbiter:
         kernels.penstock_take_slot(self._board, self.number, ctypes.byref(_described(work_class)))
         self.most = usable_cores()
         """The threads that it has when nobody else computes."""
-        self.pauses = prompt_weight > 0.0
+        self.pauses = prompt_weight > 0.0 and itl_target_s > 0.0
         """Whether prompts weigh anything: else no step waits, and nobody need ask."""
-        self._pacer = StepPacer(prompt_weight, clock)
+        self._pacer = StepPacer(prompt_weight, clock, itl_target_s=itl_target_s)
         self._roused = False
         self._looked_s = clock.monotonic_s()
         self._looked_moves: dict[int, int] = {}

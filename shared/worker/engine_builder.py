@@ -15,6 +15,7 @@ from shared.engine.backends import is_native, why_not_native
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.weights import LoadProgress
+from shared.engine.step_pacer import ITL_TARGET_S
 from shared.errors import InvalidRequest
 from shared.process.cores import usable_cores
 from shared.seams.clock import SYSTEM_CLOCK
@@ -35,11 +36,13 @@ def build_engine(
     *,
     work_class: WorkClass,
     prompt_weight: float = 0.0,
+    itl_target_s: float = ITL_TARGET_S,
     transfers_kv: bool = False,
 ) -> Engine:
     """Loads the model; seconds long. `transfers_kv`: its KV comes from or goes to another worker.
     `work_class`: what it computes, for those that it shares the cores of this host with, and
-    `prompt_weight` what a prompt of theirs counts beside a request of its own.
+    `prompt_weight` what a prompt of theirs counts beside a request of its own, as far as tokens of its own
+    still come every `itl_target_s`.
 
     Raises ConfigError when the settings contradict each other, this machine or the model.
     """
@@ -63,7 +66,7 @@ def build_engine(
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
     if elastic:
-        _share_cores(engine, work_class, Path(config.cores_dir), prompt_weight)
+        _share_cores(engine, work_class, Path(config.cores_dir), prompt_weight, itl_target_s)
     engine.grammars.prepare()
     why = why_not_native(engine.config, engine.model_config)
     if why:
@@ -76,9 +79,12 @@ def _fixed_threads(config: EngineConfig) -> int:
     return max(1, usable_cores() // 2 // config.tensor_parallel)
 
 
-def _share_cores(engine: Engine, work_class: WorkClass, folder: Path, prompt_weight: float) -> None:
+def _share_cores(
+    engine: Engine, work_class: WorkClass, folder: Path, prompt_weight: float, itl_target_s: float
+) -> None:
     try:
-        engine.share_cores(CoreArbiter(work_class, folder, prompt_weight=prompt_weight))
+        slot = CoreArbiter(work_class, folder, prompt_weight=prompt_weight, itl_target_s=itl_target_s)
+        engine.share_cores(slot)
     except OSError as error:
         log.warning("cores_not_shared", why=str(error), threads=engine.config.threads)
 

@@ -1,6 +1,6 @@
 """Decode steps and prompts of two processes that share their cores, for several values of `prompt_weight`.
 
-    python -m tests.bench.bench_core_sharing --model DIR [--weights 0,1,2,4]
+    python -m tests.bench.bench_core_sharing --model DIR [--weights 0,1,2,4] [--itl-target-ms MS]
 
 Two engines, each in a process of its own with a slot on one board, and nothing else of the pipeline: 4
 sequences decode, alone and then while 2048-token prompts are computed one after another. All weights take
@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 
 from shared.engine import Engine, EngineConfig
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
+from shared.engine.step_pacer import ITL_TARGET_S
 from shared.process.niceness import give_way
 from shared.sampling.parameters import SamplingParams
 from tests.bench.make_model import VOCAB_SIZE
@@ -112,6 +113,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--model", type=Path, required=True, help="checkpoint, as make_model writes it")
     parser.add_argument("--weights", default="0,1,2,4,8", help="of a prompt beside a decoding request")
+    parser.add_argument("--itl-target-ms", type=float, default=1000 * ITL_TARGET_S, metavar="MS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompts", type=int, default=2, help="in a round, beside the sequences")
     parser.add_argument("--alone-s", type=float, default=1.0, help="how long sequences are alone in a round")
@@ -129,7 +131,11 @@ def main() -> None:
         pipe, theirs = context.Pipe()
         child = context.Process(target=compute_prompts, args=(theirs, options.model, folder), daemon=True)
         child.start()
-        slots = {weight: CoreArbiter(WorkClass.DECODE, folder, prompt_weight=weight) for weight in weights}
+        itl_target_s = options.itl_target_ms / 1000
+        slots = {
+            weight: CoreArbiter(WorkClass.DECODE, folder, prompt_weight=weight, itl_target_s=itl_target_s)
+            for weight in weights
+        }
         engine = engine_on(options.model, slots[weights[0]])
         pipe.recv()
         pipe.send(1)

@@ -122,7 +122,6 @@ OWN_PLACES = (
     "shared/engine/memory",
     "shared/engine/native",
     "shared/engine/scheduling",
-    "shared/engine/step_pacer.py",
     "shared/engine/tensor_parallel",
     "shared/kv/memory",
     "shared/process",

@@ -210,7 +210,7 @@ async def test_orders_that_come_in_a_pause_are_carried_out_in_it(
     driver: DecodeDriver, tmp_path: Path
 ) -> None:
     clock = FakeClock()
-    admit = CoreArbiter(WorkClass.DECODE, tmp_path, prompt_weight=2.0, clock=clock)
+    admit = CoreArbiter(WorkClass.DECODE, tmp_path, prompt_weight=2.0, itl_target_s=10.0, clock=clock)
     prompts = CoreArbiter(WorkClass.PREFILL, tmp_path)
     for _ in range(REMEMBERED_STEPS):
         admit.begin_step()

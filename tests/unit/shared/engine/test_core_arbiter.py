@@ -441,7 +441,7 @@ def test_prompts_get_their_part_and_hold_nobody_once_their_process_is_lost(
     lost_by: signal.Signals, prefilling: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     clock = SkippingClock()
-    slot = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, clock=clock)
+    slot = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, itl_target_s=10.0, clock=clock)
     for _ in range(2):
         assert any(pauses_after_steps(slot, clock) for _ in range(100))
     prefilling.send_signal(lost_by)
@@ -459,7 +459,7 @@ def standing(tmp_path: Path) -> Iterator[tuple[CoreArbiter, CoreArbiter]]:
     """Slots of prefill and decode, both in the midst of work, on a clock that stands still from now on."""
     clock = FakeClock()
     prefill = CoreArbiter(PREFILL, tmp_path)
-    decode = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, clock=clock)
+    decode = CoreArbiter(DECODE, tmp_path, prompt_weight=2.0, itl_target_s=10.0, clock=clock)
     prefill.begin_step()
     steps(decode, clock)
     yield prefill, decode
@@ -504,3 +504,12 @@ async def test_who_was_roused_before_its_pause_does_not_begin_it(
 
 def test_an_engine_without_a_slot_has_no_pause(tmp_path: Path) -> None:
     assert make_engine(save_random_model(tmp_path)).pause()
+
+
+@pytest.mark.parametrize(("prompt_weight", "itl_target_s"), [(0.0, 1.0), (1.0, 0.0)])
+def test_prompts_without_weight_and_tokens_without_time_make_no_pauses(
+    tmp_path: Path, prompt_weight: float, itl_target_s: float
+) -> None:
+    slot = CoreArbiter(DECODE, tmp_path, prompt_weight=prompt_weight, itl_target_s=itl_target_s)
+    assert not slot.pauses
+    slot.close()

@@ -4,7 +4,6 @@ import pytest
 
 from shared.engine.step_pacer import (
     LEAST_SHARE,
-    MAX_INTERVAL_S,
     REMEMBERED_STEPS,
     OwnRequests,
     StepPacer,
@@ -13,6 +12,7 @@ from shared.engine.step_pacer import (
 from tests.support.clock import FakeClock
 
 STEP_S = 0.01
+TARGET_S = 0.25
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def clock() -> FakeClock:
 
 def paced(clock: FakeClock, prompt_weight: float, *, step_s: float = STEP_S) -> StepPacer:
     """That has seen enough steps to know what one takes, the last of them just ended."""
-    pacer = StepPacer(prompt_weight, clock)
+    pacer = StepPacer(prompt_weight, clock, itl_target_s=TARGET_S)
     for _ in range(REMEMBERED_STEPS):
         step(pacer, clock, step_s)
     return pacer
@@ -69,10 +69,19 @@ def test_steps_get_their_least_share_however_many_prompts_wait(clock: FakeClock)
     assert pause_s == pytest.approx(STEP_S / LEAST_SHARE - STEP_S)
 
 
-@pytest.mark.parametrize(("step_s", "pause_s"), [(0.2, 0.05), (MAX_INTERVAL_S, 0.0), (0.3, 0.0)])
-def test_long_steps_are_not_far_apart(clock: FakeClock, step_s: float, pause_s: float) -> None:
+@pytest.mark.parametrize(("step_s", "pause_s"), [(0.2, 0.05), (TARGET_S, 0.0), (0.3, 0.0)])
+def test_no_pause_makes_tokens_come_later_than_their_target(
+    clock: FakeClock, step_s: float, pause_s: float
+) -> None:
     pacer = paced(clock, 2.0, step_s=step_s)
     assert pacer.pause_s(OwnRequests(1), WaitingPrompts(1)) == pytest.approx(pause_s)
+
+
+def test_a_step_that_may_be_as_slow_as_one_before_still_ends_in_time(clock: FakeClock) -> None:
+    pacer = paced(clock, 2.0, step_s=0.1)
+    step(pacer, clock, 0.2)
+    step(pacer, clock, 0.1)
+    assert pacer.pause_s(OwnRequests(1), WaitingPrompts(1000)) == pytest.approx(TARGET_S - 0.2)
 
 
 def test_what_held_a_step_up_is_taken_from_the_pause_behind_it(clock: FakeClock) -> None:
