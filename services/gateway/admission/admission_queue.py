@@ -228,7 +228,8 @@ class AdmissionQueue:
                 may_be_guest.cache_clear()
                 self._begin_placing(ticket)
                 ticket.meter.take_turn(ticket.tokens)
-                self._lines.count(ticket, self._waiting, self._clock.monotonic_s())
+                if ticket.is_new:
+                    self._lines.count(ticket, self._waiting, self._clock.monotonic_s())
                 self._leave(ticket).set_result(None)
                 continue
             if self._is_late(ticket, (ahead + 1) * end_s):

@@ -23,23 +23,25 @@ class TenantLines:
 
     def in_order(self, line: Sequence[Ticket], now_s: float) -> list[Ticket]:
         """Return one tenant's tickets, which are sorted by class and deadline, as their turns come."""
-        turns = self._of(line[0].tenant)
+        turns = self._turns.get(line[0].tenant) or _level_turns()
         classes = groupby(line, key=lambda ticket: ticket.order(now_s)[0])
         return list(chain.from_iterable(turns.in_order(list(alike)) for _, alike in classes))
 
     def count(self, chosen: Ticket, tickets: Iterable[Ticket], now_s: float) -> None:
-        """One of these tickets has its turn."""
+        """One of these tickets, which are new, has its turn; `forget` follows when it was the last."""
         order = chosen.order(now_s)
         line = [each for each in tickets if each.tenant == chosen.tenant and each.order(now_s)[0] == order[0]]
         line.sort(key=lambda ticket: ticket.order(now_s))
-        self._of(chosen.tenant).count(line, [(chosen, chosen.tokens)])
+        turns = self._turns.setdefault(chosen.tenant, _level_turns())
+        turns.count(line, [(chosen, chosen.tokens)])
 
     def forget(self, tenant: str) -> None:
         """Nobody of that tenant waits any more."""
         self._turns.pop(tenant, None)
 
-    def _of(self, tenant: str) -> ShortestTurns[Ticket]:
-        return self._turns.setdefault(tenant, ShortestTurns(lambda ticket: ticket.tokens))
+
+def _level_turns() -> ShortestTurns[Ticket]:
+    return ShortestTurns(lambda ticket: ticket.tokens)
 
 
 def in_turn(

@@ -179,6 +179,14 @@ async def test_the_shortest_of_a_class_has_the_turn_for_as_many_tokens_as_the_mo
     assert house.admitted == ["high", "short 0", "urgent", "short 1", "short 2", "short 3"]
 
 
+async def test_nothing_is_remembered_of_the_line_of_a_tenant_that_waits_no_more(house: House) -> None:
+    house.come("one", house.ticket(share=TenantShare("one")))
+    await waiting(house, 1)
+    house.queue.remaining_wait_s(house.ticket(share=TenantShare("other")))
+    await house.free(1)
+    assert house.queue._lines._turns == {}
+
+
 async def test_a_newcomer_does_not_overtake_by_coming_when_a_slot_is_free(house: House) -> None:
     house.come("first", house.ticket())
     await waiting(house, 1)
