@@ -124,7 +124,7 @@ PENSTOCK_INLINE void mask_storeu_epi8(void* at, __mmask16 mask, __m128i x) {
   std::memcpy(at, &x, static_cast<size_t>(__builtin_popcount(mask)));
 }
 
-// ---- the same in every lane ---------------------------------------------------------------------------
+// ---- the same in every lane -------------------------------------------------------------------------
 
 PENSTOCK_INLINE F32 set1_ps(float x) {
   return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
@@ -161,7 +161,7 @@ PENSTOCK_INLINE I512 setr_epi64(Numbers... numbers) {
   return loadu_si512(lanes);
 }
 
-// ---- lane by lane -------------------------------------------------------------------------------------
+// ---- lane by lane -----------------------------------------------------------------------------------
 
 #define PENSTOCK_TWO(TYPE, NAME, OPERATION)                      \
   PENSTOCK_INLINE TYPE NAME(TYPE a, TYPE b) {                    \
@@ -272,7 +272,7 @@ PENSTOCK_INLINE I512 ternarylogic_epi64(I512 a, I512 b, I512 c) {
   return xor_si512(xor_si512(a, b), c);
 }
 
-// ---- comparisons and choices ----------------------------------------------------------------------------
+// ---- comparisons and choices ------------------------------------------------------------------------
 
 template <int HOW>
 PENSTOCK_INLINE __mmask16 cmp_ps_mask(F32 a, F32 b) {
@@ -337,7 +337,7 @@ PENSTOCK_INLINE F32 maskz_compress_ps(__mmask16 mask, F32 x) {
   return {_mm256_castsi256_ps(bits.low), _mm256_castsi256_ps(bits.high)};
 }
 
-// ---- from one kind of number to another -------------------------------------------------------------------
+// ---- from one kind of number to another -------------------------------------------------------------
 
 PENSTOCK_INLINE F32 castsi512_ps(I512 x) {
   return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)};
@@ -440,7 +440,7 @@ PENSTOCK_INLINE __m128i cvtneps_pbh(__m128 x) {
   return _mm_packus_epi32(wide, wide);
 }
 
-// ---- other places -----------------------------------------------------------------------------------------
+// ---- other places -----------------------------------------------------------------------------------
 
 template <int ORDER>
 PENSTOCK_INLINE I512 shuffle_epi32(I512 x) {
@@ -458,8 +458,7 @@ PENSTOCK_INLINE I512 zipped(__m256i even, __m256i odd) {
   return {_mm256_permute2x128_si256(outer, inner, 0x20), _mm256_permute2x128_si256(outer, inner, 0x31)};
 }
 
-// ---- over all lanes, in the order of GCC's own
-// ----------------------------------------------------------------
+// ---- over all lanes, in the order of GCC's own ------------------------------------------------------
 
 PENSTOCK_INLINE float reduce_add_ps(F32 x) {
   const __m256 eight = _mm256_add_ps(x.high, x.low);
@@ -492,8 +491,7 @@ PENSTOCK_INLINE int reduce_max_epi32(I512 x) {
   return first > second ? first : second;
 }
 
-// ---- products
-// -----------------------------------------------------------------------------------------------
+// ---- products ---------------------------------------------------------------------------------------
 
 // Each lane of `sums` and two products of bf16, the one with the higher place first.
 PENSTOCK_INLINE F32 dpbf16_ps(F32 sums, I512 a, I512 b) {
@@ -508,13 +506,15 @@ PENSTOCK_INLINE F32 dpbf16_ps(F32 sums, I512 a, I512 b) {
 }
 
 struct Sums : I512 {
-  PENSTOCK_INLINE friend Sums operator+(Sums a, Sums b) { return {add_epi32(a, b)}; }
-  PENSTOCK_INLINE friend Sums operator-(Sums a, Sums b) { return {sub_epi32(a, b)}; }
+  Sums() = default;
+  PENSTOCK_INLINE Sums(I512 whole) : I512(whole) {}
+  PENSTOCK_INLINE friend Sums operator+(Sums a, Sums b) { return add_epi32(a, b); }
+  PENSTOCK_INLINE friend Sums operator-(Sums a, Sums b) { return sub_epi32(a, b); }
   PENSTOCK_INLINE friend Sums operator*(Sums a, int b) {
     const __m256i factor = _mm256_set1_epi32(b);
-    return {{_mm256_mullo_epi32(a.low, factor), _mm256_mullo_epi32(a.high, factor)}};
+    return I512{_mm256_mullo_epi32(a.low, factor), _mm256_mullo_epi32(a.high, factor)};
   }
-  PENSTOCK_INLINE friend Sums operator<<(Sums a, int bits) { return {slli_epi32(a, bits)}; }
+  PENSTOCK_INLINE friend Sums operator<<(Sums a, int bits) { return slli_epi32(a, bits); }
   PENSTOCK_INLINE Sums& operator<<=(int bits) { return *this = *this << bits; }
 };
 
@@ -545,8 +545,8 @@ PENSTOCK_INLINE __m256i add_products(__m256i sums, __m256i codes, __m256i row_co
 #endif
 }
 PENSTOCK_INLINE Sums add_products(Sums sums, halves::I512 codes, halves::I512 row_codes) {
-  return {{add_products(sums.low, codes.low, row_codes.low),
-           add_products(sums.high, codes.high, row_codes.high)}};
+  return halves::I512{add_products(sums.low, codes.low, row_codes.low),
+                      add_products(sums.high, codes.high, row_codes.high)};
 }
 
 // The same of two vectors of codes below 16, whose products fit into 16 bits together.
@@ -559,15 +559,14 @@ PENSTOCK_INLINE Sums add_nibble_products(Sums sums, halves::I512 first, halves::
     const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, x), _mm256_maddubs_epi16(b, y));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   };
-  return {{add(sums.low, first.low, first_row.low, second.low, second_row.low),
-           add(sums.high, first.high, first_row.high, second.high, second_row.high)}};
+  return halves::I512{add(sums.low, first.low, first_row.low, second.low, second_row.low),
+                      add(sums.high, first.high, first_row.high, second.high, second_row.high)};
 #endif
 }
 
 }  // namespace penstock
 
-// ---- Intel's names for them
-// ----------------------------------------------------------------------------------
+// ---- Intel's names for them -------------------------------------------------------------------------
 
 #define __m512 penstock::halves::F32
 #define __m512d penstock::halves::F64
