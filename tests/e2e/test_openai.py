@@ -396,19 +396,21 @@ async def test_the_search_that_the_page_prints_finds_what_it_asks_for(stack: Sta
     assert "16 tokens" in "\n".join(texts)
 
 
+OWN_CLIENT_PAGE, AGENTS_PAGE = "protos/python/README.md", "services/gateway/AGENTS.md"
 OWN_CLIENT_PROGRAMS = {
-    "client.generate(turns": r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w',
-    "client.rerank(": r"(\S*README\.md [\s\S]+\n){3}[\d.]+ A block holds 16 tokens\.\n",
+    "client.generate(turns": (OWN_CLIENT_PAGE, r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w'),
+    "client.rerank(": (OWN_CLIENT_PAGE, r"(\S*README\.md [\s\S]+\n){3}[\d.]+ A block holds 16 tokens\.\n"),
+    "AgentHints(": (AGENTS_PAGE, r"[\s\S]*\w"),
 }
-"""The programs of its page, by what they have, with what they print."""
+"""The programs of its pages, by what they have, each with its page and what it prints."""
 
 
 @pytest.mark.parametrize("mark", OWN_CLIENT_PROGRAMS)
 async def test_our_own_client_does_what_its_page_says(stack: Stack, mark: str) -> None:
     folder = REPOSITORY / "protos" / "python"
-    page = (folder / "README.md").read_text()
+    page, pattern = (REPOSITORY / OWN_CLIENT_PROGRAMS[mark][0]).read_text(), OWN_CLIENT_PROGRAMS[mark][1]
     (program,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if mark in block]
     path = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
     code, output = await run("-c", path + program.replace("127.0.0.1:50051", stack.grpc))
     assert code == 0, output
-    assert re.match(OWN_CLIENT_PROGRAMS[mark], output), output
+    assert re.match(pattern, output), output
