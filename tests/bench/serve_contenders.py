@@ -69,7 +69,8 @@ class Contender:
 def penstock(model: Path, options: list[str]) -> Iterator[list[Contender]]:
     """The stack as `penstock up` starts it, without retrieval and drafts: by gRPC and by HTTP."""
     up = ("--model", str(model), "--corpus", "none", "--retriever", "0", "--draft", "none", *options)
-    with Stack(*up) as stack:
+    ready = ("--start-timeout", f"{READY_DEADLINE_S:g}")  # as long as any other
+    with Stack(*up, *ready, start_timeout_s=READY_DEADLINE_S) as stack:
         pid = stack.process.pid
         by_grpc = Contender("penstock, gRPC", pid, stack.grpc)
         yield [by_grpc, Contender("penstock, HTTP", pid, stack.http.removeprefix("http://"), model.name)]
