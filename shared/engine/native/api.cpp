@@ -15,7 +15,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 30;
+  return 31;
 }
 
 void penstock_use_matrix_unit(int wanted) {
@@ -94,6 +94,29 @@ int penstock_multiply(const void* linear, const float* rows, int count, int thre
       _mm512_storeu_ps(place, low);
       _mm512_storeu_ps(place + LANES, high);
     });
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// For tests: bf16 attention of rows [start, start + rows) of a sequence whose keys and values are in `blocks`
+// of the pool's first row. queries fp32 [rows, heads, head_dim] -> out alike; at most QUERY_ROWS per KV head.
+int penstock_attend(const PoolShape* pool, const AttentionShape* shape, int window, const int* blocks,
+                    int start, int rows, const float* queries, float* out) {
+  try {
+    const int width = shape->heads * shape->head_dim, partitions = (start + rows - 1) / PARTITION_KEYS + 1;
+    const Pool cells{
+        pool->base,      pool->num_blocks, pool->layer_block_bytes, static_cast<KvKind>(pool->kind),
+        shape->kv_heads, shape->head_dim};
+    const QuerySpan span{start, rows, 0, 0, blocks, 0, partitions};
+    Attention<bf16> attention(*shape);
+    for (int head = 0; head < shape->kv_heads; ++head)
+      attention.run({0, head, 1, 0, rows, 0, partitions, -1}, span, window, cells, 0, queries, width, nullptr,
+                    nullptr, [&](int row, int query_head, const float* values) {
+                      std::memcpy(out + static_cast<long>(row) * width + query_head * shape->head_dim, values,
+                                  shape->head_dim * sizeof(float));
+                    });
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;

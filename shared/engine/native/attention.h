@@ -4,18 +4,21 @@
 // the tiles of a partition in order, and what it sums up of its partitions is added up in order. So a row's
 // result depends on its own sequence alone: not on chunking, batch, which thread runs it, or how many share
 // its keys. Tiles and partitions that a row sees nothing of change nothing of it, bit for bit.
+//
+// Where there is a matrix unit, all rows of bf16 are computed on it, of decode steps as of prompts.
 #pragma once
 
 #include <algorithm>
 
-#include "attention_sums.h"
+#include "attention_head.h"
+#include "attention_tiles.h"
+#include "attention_weights.h"
 #include "memory.h"
 #include "pool.h"
 #include "tile.h"
 
 namespace penstock {
 
-constexpr int TILE_KEYS = 64;
 constexpr int PARTITION_KEYS = 32 * TILE_KEYS;
 constexpr int QUERY_ROWS = 192;  // of one item: amortises the packing of a tile, stays in the L2
 
@@ -46,9 +49,10 @@ struct AttentionItem {
 template <class E>
 class Attention {
  public:
-  explicit Attention(const AttentionShape& shape) : shape_(shape) {
+  explicit Attention(const AttentionShape& shape)
+      : shape_(shape), on_unit_(sizeof(E) == 2 && matrix_unit::enabled()), tokens_{shape.head_dim, {}, {}} {
     const int rows = std::max(QUERY_ROWS, shape.heads / shape.kv_heads);  // a token's own stay together
-    depth_ = round_up(shape.head_dim, STEP<E>);
+    depth_ = round_up(shape.head_dim, on_unit_ ? matrix_unit::BF16_STEP : STEP<E>);
     width_ = round_up(shape.head_dim, PANEL);
     queries_ = Buffer<E>(static_cast<size_t>(rows) * depth_ + LANES);
     keys_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(depth_, PANEL) + PREFETCH_BYTES);
@@ -57,12 +61,15 @@ class Attention {
     stride_ = SUMS_OUTPUT + width_;
     sums_ = Buffer<float>(static_cast<size_t>(rows) * stride_);
     joined_ = Buffer<float>(static_cast<size_t>(rows) * stride_);
+    most_ = Buffer<float>(rows);
+    totals_ = Buffer<float>(rows);
+    last_keys_ = Buffer<int>(rows);
   }
 
   void poison() {
     for (Buffer<E>* each : {&queries_, &keys_, &values_, &raw_}) each->poison();
-    sums_.poison();
-    joined_.poison();
+    for (Buffer<float>* each : {&sums_, &joined_, &most_, &totals_}) each->poison();
+    last_keys_.poison();
   }
 
   // How many KV heads an item of `count` rows may have.
@@ -79,14 +86,18 @@ class Attention {
            const float* queries, long query_stride, const float* sinks, float* sums, Put&& put) {
     const int group = shape_.heads / shape_.kv_heads;
     const int rows = item.count * group;  // per KV head; kept head by head
+    const bool stored = rows <= (on_unit_ ? matrix_unit::UNIT_ROWS : MAX_TILE_ROWS);
     for (int head = 0; head < item.num_heads; ++head)
-      load_queries(item, span, item.first_head + head, queries, query_stride, head * rows);
+      load_queries(item, span, item.first_head + head, queries, query_stride, head * rows,
+                   on_unit_ && stored);
 
     const int position = span.start + item.first;  // keys that any row sees: up to its last one's own
     const int end = std::min(position + item.count, item.end_partition * PARTITION_KEYS);
     const int seen = window > 0 ? std::max(0, position - window + 1) : 0;
     const int first_key = std::max(seen / TILE_KEYS * TILE_KEYS, item.first_partition * PARTITION_KEYS);
-    clear_sums(sums_.data(), rows * item.num_heads, stride_);
+    for (int r = 0; r < rows; ++r) last_keys_.data()[r] = position + r / group;
+    matrix_unit::HeadTiles tiles;
+    begin(rows * item.num_heads);
     bool joined = false;
     if (first_key < end) locate(span, pool, layer, first_key, end, next_);
     for (int key = first_key; key < end; key += TILE_KEYS) {
@@ -95,13 +106,22 @@ class Attention {
       if (key + TILE_KEYS < end) locate(span, pool, layer, key + TILE_KEYS, end, next_);
       for (int head = 0; head < item.num_heads; ++head) {
         point_at(pool, item.first_head + head, count);
-        if (rows <= MAX_TILE_ROWS) {
+#ifdef __AVX512F__  // which every CPU with a matrix unit has
+        if constexpr (sizeof(E) == 2) {
+          if (on_unit_) {
+            meet_on_unit(tiles, pool, head * rows, rows, stored, key, count, window);
+            continue;
+          }
+        }
+#endif
+        if (stored) {
           with_rows(rows, [&]<int R>() {
             this->template visit<R, true>(head * rows, 0, key, count, position, group, window);
           });
           continue;
         }
-        pack(count);
+        tokens_.pack_keys(round_up(count, PANEL), depth_, keys_.data());
+        tokens_.pack_values(round_up(count, PANEL), width_, values_.data());
         for_each_tile(rows, MAX_TILE_ROWS, [&](int first, int num) {
           with_rows(num, [&]<int R>() {
             this->template visit<R, false>(head * rows + first, first, key, count, position, group, window);
@@ -110,6 +130,7 @@ class Attention {
       }
       const int next = key + TILE_KEYS;
       if (next < end && next % PARTITION_KEYS != 0) continue;
+      if (on_unit_) keep_totals(rows * item.num_heads);
       if (item.sums >= 0) {
         const long partition = key / PARTITION_KEYS - item.first_partition;
         for_each_head(item, [&](int row, int head, int r) {
@@ -123,7 +144,7 @@ class Attention {
         std::swap(joined_, sums_);
         joined = true;
       }
-      if (next < end) clear_sums(sums_.data(), rows * item.num_heads, stride_);
+      if (next < end) begin(rows * item.num_heads);
     }
     if (item.sums >= 0) return;
     for_each_head(item, [&](int row, int head, int r) {
@@ -150,21 +171,95 @@ class Attention {
 
   float* sums_of(Buffer<float>& of, int row) { return of.data() + static_cast<long>(row) * stride_; }
 
+  void begin(int rows) {
+    clear_sums(sums_.data(), rows, stride_);
+    std::fill_n(most_.data(), rows, NOTHING_SEEN);
+    std::fill_n(totals_.data(), rows, 0.0f);
+  }
+
+  // What the unit's rows keep side by side, to where `attention_sums.h` has it.
+  void keep_totals(int rows) {
+    for (int r = 0; r < rows; ++r) {
+      sums_of(sums_, r)[SUMS_MOST] = most_.data()[r];
+      sums_of(sums_, r)[SUMS_TOTAL] = totals_.data()[r];
+    }
+  }
+
+#ifdef __AVX512F__
+  // The rows of one KV head, of which `first` is the first, meet the `count` keys that begin at `key`, on the
+  // matrix unit: those that are packed, or, bit for bit the same, as they are stored.
+  void meet_on_unit(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored,
+                    int key, int count, int window) {
+    alignas(64) float scores[SIDE_BY_SIDE][TILE_KEYS];
+    alignas(64) bf16 weights[SIDE_BY_SIDE][TILE_KEYS];
+    const int padded = round_up(count, PANEL);
+    if (!stored) tokens_.pack_keys(padded, depth_, keys_.data());
+    tokens_.pack_values(padded, width_, values_.data());
+    for (int offset = 0; offset < rows; offset += SIDE_BY_SIDE) {
+      const int num = std::min(SIDE_BY_SIDE, rows - offset), row = first + offset;
+      const int* last = last_keys_.data() + offset;
+      const bf16* queries = queries_.data() + static_cast<long>(row) * depth_;
+      tiles.lay_out(num, stored);
+      if (stored)
+        score_stored_on_unit(pool, queries, num, count, scores);
+      else
+        matrix_unit::score_packed(queries, keys_.data(), depth_, count, scores);
+      if (shape_.soft_cap > 0.0f) cap_scores(scores, num, shape_.soft_cap);
+      if (last[0] < key + TILE_KEYS - 1 || (window > 0 && last[num - 1] - window >= key))
+        hide_scores(scores, num, key, last, window);
+      float* outputs = sums_of(sums_, row) + SUMS_OUTPUT;
+      weigh_scores(scores, num, most_.data() + row, totals_.data() + row, outputs, width_, stride_, weights);
+      for (int d = 0; d < width_; d += PANEL)
+        matrix_unit::add_values(weights, values_.data() + static_cast<long>(d) * TILE_KEYS, padded,
+                                outputs + d, stride_);
+    }
+  }
+
+  // Keys as they are stored where those are whole steps of bf16, 16 of them being one block's.
+  void score_stored_on_unit(const Pool& pool, const bf16* queries, int rows, int count,
+                            float (*scores)[TILE_KEYS]) {
+    const bool as_stored = pool.kind == KvKind::BF16 && depth_ == shape_.head_dim;
+    for (int keys = 0; keys < count; keys += BLOCK_TOKENS) {
+      for (int i = keys; i < keys + BLOCK_TOKENS; ++i) {
+        for (int d = 0; d < depth_; d += PANEL) {
+          tokens_.ask_ahead(0, i, d);
+          if (!as_stored)
+            _mm512_storeu_si512(keys_.data() + static_cast<long>(i) * depth_ + d, tokens_.load(0, i, d));
+        }
+      }
+      matrix_unit::score_stored(
+          as_stored ? tokens_.rows[0][keys] : keys_.data() + static_cast<long>(keys) * depth_,
+          as_stored ? static_cast<long>(pool.kv_heads) * pool.head_dim : depth_, queries, rows, depth_,
+          scores, keys);
+    }
+  }
+#endif
+
+  // `turned`: pairs of dims of all rows side by side, as the columns of a tile.
   void load_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries,
-                    long stride, int to) {
+                    long stride, int to, bool turned) {
     const int group = shape_.heads / shape_.kv_heads;
     const __m512 scale = _mm512_set1_ps(shape_.scale);
-    for (int r = 0; r < item.count * group; ++r) {
+    const int rows = item.count * group;
+    for (int r = 0; r < rows; ++r) {
       const float* source = queries + (span.first_row + item.first + r / group) * stride +
                             (kv_head * group + r % group) * shape_.head_dim;
       E* target = queries_.data() + static_cast<long>(to + r) * depth_;
       for (int d = 0; d < depth_; d += LANES) {
         const __m512 value =
             _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
-        if constexpr (sizeof(E) == 2)
-          _mm256_mask_storeu_epi16(target + d, first_lanes(depth_ - d), narrow(value));
-        else
+        if constexpr (sizeof(E) == 2) {
+          if (turned) {
+            alignas(32) E pairs[LANES];
+            _mm256_store_si256((__m256i*)pairs, narrow(value));
+            E* place = queries_.data() + static_cast<long>(to) * depth_ + (d * rows + 2 * r);
+            for (int i = 0; i < LANES; i += 2) std::memcpy(place + i * rows, pairs + i, 2 * sizeof(E));
+          } else {
+            _mm256_mask_storeu_epi16(target + d, first_lanes(depth_ - d), narrow(value));
+          }
+        } else {
           _mm512_mask_storeu_ps(target + d, first_lanes(depth_ - d), value);
+        }
       }
     }
   }
@@ -180,24 +275,14 @@ class Attention {
       }
   }
 
-  // `rows_`: one head of the first `count` tokens, and `ahead_`: where it lies in the next tile. Each line
-  // that is read asks for its successor there: the CPU cannot foresee where that lies.
+  // `tokens_`: one head of the first `count` tokens.
   void point_at(const Pool& pool, int kv_head, int count) {
     const long place = static_cast<long>(kv_head) * shape_.head_dim * kv_item_bytes(pool.kind);
     for (int part = 0; part < 2; ++part)
       for (int i = 0; i < round_up(count, PANEL); ++i) {
-        rows_[part][i] = values_of(pool, part, i, kv_head, now_[part][i] + place);
-        ahead_[part][i] = next_[part][i] + place;
+        tokens_.rows[part][i] = values_of(pool, part, i, kv_head, now_[part][i] + place);
+        tokens_.ahead[part][i] = next_[part][i] + place;
       }
-  }
-
-  // These into `keys_` ([d][32 keys] panels) and `values_` ([key][32 dims] panels), for more than one visit.
-  void pack(int count) {
-    const int padded = round_up(count, PANEL);
-    for (int half = 0; half < padded; half += PANEL)
-      pack_keys(rows_[0] + half, ahead_[0] + half, keys_.data() + half * depth_);
-    for (int d = 0; d < width_; d += PANEL)
-      pack_values(rows_[1], ahead_[1], padded, d, values_.data() + static_cast<long>(d) * TILE_KEYS);
   }
 
   // Stored values as they are, or int8 codes as the values they stand for.
@@ -214,59 +299,6 @@ class Attention {
         _mm512_storeu_ps(scratch + d, value);
     }
     return scratch;
-  }
-
-  // 32 rows [head_dim] -> [depth / STEP][32][STEP]: a transpose of dwords for both element types.
-  void pack_keys(const E* const* rows, const uint8_t* const* ahead, E* panel) {
-    constexpr int PER_VECTOR = 64 / sizeof(E);
-    for (int d = 0; d < depth_; d += PER_VECTOR)
-      for (int half = 0; half < 2; ++half) {
-        __m512i block[LANES];
-        transposed(rows + half * LANES, ahead + half * LANES, d, block);
-        const int dwords = std::min(LANES, (depth_ - d) / STEP<E>);
-        for (int i = 0; i < dwords; ++i)
-          _mm512_storeu_si512(panel + ((d / STEP<E> + i) * PANEL + half * LANES) * STEP<E>, block[i]);
-      }
-  }
-
-  // The dwords of 16 rows from `d` on: the first of each, the second of each, ...
-  void transposed(const E* const* rows, const uint8_t* const* ahead, int d, __m512i (&block)[LANES]) {
-    for (int i = 0; i < LANES; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
-      block[i] = load(rows[i] + d, shape_.head_dim - d);
-    }
-    transpose16(block);
-  }
-
-  // Columns [d, d + 32) of `count` rows -> [count / STEP][32][STEP].
-  void pack_values(const E* const* rows, const uint8_t* const* ahead, int count, int d, E* panel) {
-    if constexpr (sizeof(E) == 4) {
-      for (int i = 0; i < count; ++i) {
-        _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
-        _mm512_storeu_si512(panel + i * PANEL, load(rows[i] + d, shape_.head_dim - d));
-        _mm512_storeu_si512(panel + i * PANEL + LANES,
-                            load(rows[i] + d + LANES, shape_.head_dim - d - LANES));
-      }
-    } else {
-      for (int i = 0; i < count; i += 2) {
-        _mm_prefetch(reinterpret_cast<const char*>(ahead[i] + d * sizeof(E)), _MM_HINT_T1);
-        _mm_prefetch(reinterpret_cast<const char*>(ahead[i + 1] + d * sizeof(E)), _MM_HINT_T1);
-        const __m512i even = load(rows[i] + d, shape_.head_dim - d),
-                      odd = load(rows[i + 1] + d, shape_.head_dim - d);
-        __m512i low, high;
-        zip(even, odd, low, high);
-        _mm512_storeu_si512(panel + i * PANEL, low);
-        _mm512_storeu_si512(panel + i * PANEL + PANEL, high);
-      }
-    }
-  }
-
-  static __m512i load(const E* source, int count) {  // one vector, zeros beyond `count`
-    if (count >= static_cast<int>(64 / sizeof(E))) return _mm512_loadu_si512(source);
-    if constexpr (sizeof(E) == 4)
-      return _mm512_maskz_loadu_epi32(first_lanes(count), source);
-    else
-      return _mm512_maskz_loadu_epi16(count <= 0 ? 0 : (1u << count) - 1, source);
   }
 
   // Rows [first, first + R), `offset` rows into their KV head's, meet the `count` keys that begin at `key`:
@@ -326,7 +358,7 @@ class Attention {
     for (int r = 0; r < R; ++r) acc[r] = _mm512_setzero_ps();
     for (int d = 0; d < depth_; d += PER_VECTOR) {
       __m512i block[LANES];
-      transposed(rows_[0] + keys, ahead_[0] + keys, d, block);
+      tokens_.transposed(keys, d, block);
       const int dwords = std::min(LANES, (depth_ - d) / STEP<E>);
       for (int i = 0; i < dwords; ++i)
 #pragma GCC unroll 12
@@ -340,16 +372,9 @@ class Attention {
   // acc[r] += weights[r] times columns [d, d + 32) of the tile's values.
   template <int R>
   void add_stored(const E (&weights)[R][TILE_KEYS], int count, int d, Accumulators<R>& acc) {
-    const int left = shape_.head_dim - d;
     for (int i = 0; i < count; i += STEP<E>) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead_[1][i] + d * sizeof(E)), _MM_HINT_T1);
-      __m512i low = load(rows_[1][i] + d, left), high;
-      if constexpr (sizeof(E) == 4) {
-        high = load(rows_[1][i] + d + LANES, left - LANES);
-      } else {
-        _mm_prefetch(reinterpret_cast<const char*>(ahead_[1][i + 1] + d * sizeof(E)), _MM_HINT_T1);
-        zip(low, load(rows_[1][i + 1] + d, left), low, high);
-      }
+      __m512i low, high;
+      tokens_.values(i, d, low, high);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         acc[r][0] = add_step(weights[r] + i, low, acc[r][0]);
@@ -412,18 +437,20 @@ class Attention {
   }
 
   AttentionShape shape_;
-  int depth_, width_;                   // head_dim padded to steps, to panels
-  int stride_;                          // of sums
-  Buffer<E> queries_;                   // [rows, depth]
-  Buffer<E> keys_;                      // [2][depth / STEP][32][STEP]
-  Buffer<E> values_;                    // [width / 32][64 / STEP][32][STEP]
-  Buffer<E> raw_;                       // dequantized rows
-  const uint8_t* now_[2][TILE_KEYS];    // K and V of the tile's tokens, head 0
-  const uint8_t* next_[2][TILE_KEYS];   // and of the next tile's
-  const E* rows_[2][TILE_KEYS];         // K and V of one head of the tile
-  const uint8_t* ahead_[2][TILE_KEYS];  // and where those of the next tile are stored
-  Buffer<float> sums_;                  // [rows]: of the partition at hand
-  Buffer<float> joined_;                // [rows]: of those before it
+  bool on_unit_;                       // where products are made
+  int depth_, width_;                  // head_dim padded to steps, to panels
+  int stride_;                         // of sums
+  Buffer<E> queries_;                  // [rows, depth]
+  Buffer<E> keys_;                     // [2][depth / STEP][32][STEP]
+  Buffer<E> values_;                   // [width / 32][64 / STEP][32][STEP]
+  Buffer<E> raw_;                      // dequantized rows
+  const uint8_t* now_[2][TILE_KEYS];   // K and V of the tile's tokens, head 0
+  const uint8_t* next_[2][TILE_KEYS];  // and of the next tile's
+  TileHead<E> tokens_;                 // one head of the tile
+  Buffer<float> sums_;                 // [rows]: of the partition at hand
+  Buffer<float> joined_;               // [rows]: of those before it
+  Buffer<float> most_, totals_;        // [rows]: of the partition at hand, on the unit
+  Buffer<int> last_keys_;              // [rows of a KV head]: that each sees
 };
 
 }  // namespace penstock

@@ -6,6 +6,7 @@
 
 namespace penstock {
 
+constexpr int TILE_KEYS = 64;  // that a row meets at a time
 constexpr float NOTHING_SEEN = -1e30f;
 constexpr int SUMS_MOST = 0, SUMS_TOTAL = 1, SUMS_OUTPUT = LANES;  // where each begins
 

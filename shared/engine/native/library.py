@@ -18,7 +18,7 @@ from shared.engine.native.cpu_features import (
 )
 from shared.errors import InternalError
 
-ABI = 30
+ABI = 31
 BUILDS = {
     "_kernels": KERNEL_FEATURES,
     "_kernels_avxvnni": (*HALVES_FEATURES, "avx_vnni"),
@@ -65,6 +65,15 @@ class PoolShape(ctypes.Structure):
         ("num_blocks", ctypes.c_long),
         ("layer_block_bytes", ctypes.c_long),
         ("kind", ctypes.c_int),
+    ]
+
+
+class AttentionShape(ctypes.Structure):
+    """Twin of AttentionShape in attention.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("heads", "kv_heads", "head_dim")),
+        *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
     ]
 
 
@@ -166,6 +175,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_linear_bytes": (_LONG, [Pointer]),
     "penstock_free_linear": (None, [Pointer]),
     "penstock_multiply": (_INT, [Pointer, Pointer, _INT, _INT, Pointer]),
+    "penstock_attend": (_INT, [Pointer, Pointer, _INT, Pointer, _INT, _INT, Pointer, Pointer]),
     "penstock_model": (Pointer, [Pointer, Pointer, Pointer, _INT]),
     "penstock_free_model": (None, [Pointer]),
     "penstock_forward": (_INT, [Pointer, Pointer, Pointer]),
@@ -215,8 +225,8 @@ def native_name() -> NativeName:
 
 
 def has_matrix_unit() -> bool:
-    """Return whether the kernels multiply on the matrix unit here, whose sums of bf16 have an order of their
-    own: of the same numbers they make other bits than kernels without it."""
+    """Return whether products and attention are computed on the matrix unit here, whose sums of bf16 have an
+    order of their own: of the same numbers they make other bits than kernels without it."""
     kernels = library()
     return kernels is not None and bool(kernels.penstock_has_matrix_unit())
 

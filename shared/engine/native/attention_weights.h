@@ -1,0 +1,118 @@
+// Scores of up to 16 rows -> weights for the matrix unit. Each row's largest score and sum is a lane of one
+// vector, so that what is left of a row's own is little beside its exponentials.
+#pragma once
+
+#include <algorithm>
+
+#include "attention_sums.h"
+
+#ifdef __AVX512F__  // which every CPU with a matrix unit has
+namespace penstock {
+
+constexpr int SIDE_BY_SIDE = LANES;  // rows
+constexpr float LOG2_E = 1.44269504088896341f;
+
+// 2^x to 4e-7 for x <= 0; of 0 exactly 1, of -inf 0, of NaN NaN.
+inline __m512 exp2_below_1(__m512 x) {
+  const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x), and 0 of -inf; scalef takes floor(x) itself
+  __m512 p = _mm512_set1_ps(1.8775767e-3f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(8.9893397e-3f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5826318e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4015361e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9315308e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, x);
+}
+
+// Lane r < num: what `join` makes of the lanes of rows[r], always in the same order.
+template <class Join>
+inline __m512 across(__m512 (&rows)[SIDE_BY_SIDE], int num, Join&& join) {
+  for (int r = 0; r < std::min(num, 8); ++r)
+    rows[r] = join(_mm512_shuffle_f32x4(rows[r], rows[r + 8], 0x44),
+                   _mm512_shuffle_f32x4(rows[r], rows[r + 8], 0xee));
+  for (int r = 0; r < std::min(num, 4); ++r)
+    rows[r] = join(_mm512_shuffle_f32x4(rows[r], rows[r + 4], 0x88),
+                   _mm512_shuffle_f32x4(rows[r], rows[r + 4], 0xdd));
+  for (int r = 0; r < std::min(num, 2); ++r)
+    rows[r] =
+        join(_mm512_shuffle_ps(rows[r], rows[r + 2], 0x44), _mm512_shuffle_ps(rows[r], rows[r + 2], 0xee));
+  const __m512 all =
+      join(_mm512_shuffle_ps(rows[0], rows[1], 0x88), _mm512_shuffle_ps(rows[0], rows[1], 0xdd));
+  const __m512i places = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+  return _mm512_permutexvar_ps(places, all);
+}
+
+// The same, where there are few rows or all of them: how many a loop has is then known, or few.
+template <class Join>
+inline __m512 across_rows(__m512 (&rows)[SIDE_BY_SIDE], int num, Join&& join) {
+  return num > 8 ? across(rows, SIDE_BY_SIDE, join) : across(rows, num, join);
+}
+
+[[gnu::noinline]] inline void cap_scores(float (*scores)[TILE_KEYS], int num, float cap) {
+  for (int r = 0; r < num; ++r)
+    for (int i = 0; i < TILE_KEYS; i += LANES)
+      _mm512_store_ps(scores[r] + i, soft_cap(_mm512_load_ps(scores[r] + i), cap));
+}
+
+// Takes away the scores of keys that a row does not see: row r sees those up to last[r], `window` of them.
+inline void hide_scores(float (*scores)[TILE_KEYS], int num, int key, const int* last, int window) {
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int r = 0; r < num; ++r) {
+    const __m512i end = _mm512_set1_epi32(last[r]);
+    const __m512i before = _mm512_set1_epi32(window > 0 ? last[r] - window : -1);
+    for (int i = 0; i < TILE_KEYS; i += LANES) {
+      const __m512i keys = _mm512_add_epi32(_mm512_set1_epi32(key + i), lanes);
+      const __mmask16 seen = _mm512_cmple_epi32_mask(keys, end) & _mm512_cmpgt_epi32_mask(keys, before);
+      _mm512_mask_store_ps(scores[r] + i, ~seen, _mm512_set1_ps(-INFINITY));
+    }
+  }
+}
+
+// Weights relative to each row's largest score so far; what a row has summed up, `outputs` [num, width],
+// `stride` numbers apart, is rescaled. One piece of code for every caller: a compiler fuses a product and a
+// sum in one place and not in another.
+[[gnu::noinline]] inline void weigh_scores(const float (*scores)[TILE_KEYS], int num, float* most,
+                                           float* total, float* outputs, int width, long stride,
+                                           bf16 (*weights)[TILE_KEYS]) {
+  static_assert(TILE_KEYS == 4 * LANES);
+  const __mmask16 rows = first_lanes(num);
+  const __m512 log2_e = _mm512_set1_ps(LOG2_E);
+  __m512 parts[SIDE_BY_SIDE];
+  for (int r = num; r < SIDE_BY_SIDE; ++r) parts[r] = _mm512_setzero_ps();
+  for (int r = 0; r < num; ++r)
+    parts[r] = _mm512_max_ps(
+        _mm512_max_ps(_mm512_load_ps(scores[r]), _mm512_load_ps(scores[r] + LANES)),
+        _mm512_max_ps(_mm512_load_ps(scores[r] + 2 * LANES), _mm512_load_ps(scores[r] + 3 * LANES)));
+  const __m512 before = _mm512_maskz_loadu_ps(rows, most);
+  const __m512 top =
+      _mm512_max_ps(across_rows(parts, num, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); }), before);
+  alignas(64) float tops[SIDE_BY_SIDE], keeps[SIDE_BY_SIDE];
+  _mm512_store_ps(tops, top);
+  for (int r = num; r < SIDE_BY_SIDE; ++r) parts[r] = _mm512_setzero_ps();
+  for (int r = 0; r < num; ++r) {
+    const __m512 most_of_row = _mm512_set1_ps(tops[r]);
+    __m512 weight[4];
+    for (int i = 0; i < 4; ++i)
+      weight[i] = exp2_below_1(
+          _mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(scores[r] + i * LANES), most_of_row), log2_e));
+    parts[r] = _mm512_add_ps(_mm512_add_ps(weight[0], weight[1]), _mm512_add_ps(weight[2], weight[3]));
+    _mm512_store_si512(weights[r], (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]));
+    _mm512_store_si512(weights[r] + 2 * LANES, (__m512i)_mm512_cvtne2ps_pbh(weight[3], weight[2]));
+  }
+  const __m512 sum = across_rows(parts, num, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); });
+  const __m512 keep = exp2_below_1(_mm512_mul_ps(_mm512_sub_ps(before, top), log2_e));
+  _mm512_mask_storeu_ps(total, rows, _mm512_fmadd_ps(_mm512_maskz_loadu_ps(rows, total), keep, sum));
+  _mm512_mask_storeu_ps(most, rows, top);
+  _mm512_store_ps(keeps, keep);
+  for (unsigned changed = _mm512_mask_cmp_ps_mask(rows, before, top, _CMP_NEQ_UQ); changed != 0;
+       changed &= changed - 1) {
+    const int r = __builtin_ctz(changed);
+    const __m512 factor = _mm512_set1_ps(keeps[r]);
+    float* output = outputs + r * stride;
+    for (int d = 0; d < width; d += LANES)
+      _mm512_storeu_ps(output + d, _mm512_mul_ps(_mm512_loadu_ps(output + d), factor));
+  }
+}
+
+}  // namespace penstock
+#endif
