@@ -23,7 +23,7 @@ setup(
             f"{KERNELS}/{name}".replace("/", "."),
             sorted(glob(f"{KERNELS}/*.cpp")),
             depends=sorted(glob(f"{KERNELS}/*.h")),
-            extra_compile_args=["-O3", "-std=c++20", *flags, "-fopenmp", *WARNINGS],
+            extra_compile_args=["-O3", "-g0", "-std=c++20", *flags, "-fopenmp", *WARNINGS],
             extra_link_args=["-fopenmp"],
             language="c++",
             optional=True,
