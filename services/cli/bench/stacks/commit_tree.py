@@ -17,7 +17,11 @@ BUILD_DEADLINE_S = 900.0
 """The longest that kernels may take to be compiled, and any of git's commands."""
 KERNELS = Path("shared/engine/native")
 BUILT = "_kernels*.so"
-BUILD = "import setuptools; setuptools.setup()"
+BUILD = """
+import pathlib, runpy, setuptools
+runpy.run_path("setup.py") if pathlib.Path("setup.py").exists() else setuptools.setup()
+"""
+"""A program that compiles the kernels of the code in the current folder."""
 CHANGED = ", with changes"
 """The words behind a commit whose files were changed."""
 TAIL_CHARS = 2000

@@ -62,6 +62,15 @@ def test_kernels_of_other_sources_are_compiled(checkout: Path, monkeypatch: pyte
     assert (checkout / BUILT).read_text() == "of second"
 
 
+def test_the_setup_of_a_commit_compiles_its_kernels(checkout: Path) -> None:
+    (checkout / SETUP).write_text(BUILDS.format(built=BUILT, source=SOURCE))
+    for text in ("third", "fourth"):
+        (checkout / SOURCE).write_text(text)
+        git(checkout, "add", "--all")
+        git(checkout, "commit", "--quiet", "--message", text)
+    assert laid(checkout, "HEAD~1") == {SOURCE.name: "third", BUILT.name: "of third"}
+
+
 def test_without_compiled_kernels_nothing_is_compiled(checkout: Path) -> None:
     (checkout / BUILT).unlink()
     assert laid(checkout, "HEAD~1") == {SOURCE.name: "first"}
