@@ -254,19 +254,26 @@ class KeyDesk:
         try:
             while account.uncounted:
                 count, account.uncounted = account.uncounted, 0
-                keeper = self._keeper.keeper_of(account)
-                if keeper == self._instance:
-                    account.ledger.count_refused(count)
-                    continue
-                why = await self._ask(
-                    account, keeper, CountKeyRefusals(account.key_hash, count), Deadline.after(ASK_S)
-                )
+                why = await self._count_refusals(account, count, Deadline.after(ADMIT_S))
                 if why:
                     log.warning("key_refusals_not_counted", count=count, error=why)
         except LimitReached:
             log.debug("key_used_up", key=account.ledger.name)
         finally:
             account.telling = False
+
+    async def _count_refusals(self, account: KeyAccount, count: int, until: Deadline) -> str:
+        """Have them counted by whoever keeps the key, twice where an answer was lost; returns why they are
+        not, "" where they are. Raises LimitReached."""
+        while True:
+            keeper = self._keeper.keeper_of(account)
+            if keeper == self._instance:
+                account.ledger.count_refused(count)
+                return ""
+            why = await self._ask(account, keeper, CountKeyRefusals(account.key_hash, count), until)
+            if not why or until.remaining_s() <= RETRY_S:
+                return why
+            await asyncio.sleep(RETRY_S)
 
     async def _tell(self, keeper: str, told: SettleKeyUse) -> None:
         try:

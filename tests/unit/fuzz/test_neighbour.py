@@ -19,11 +19,23 @@ from tests.fuzz.target import Fault
 WAIT_S = 60.0
 
 
+class _Heard(list[float]):
+    """Times, and whether there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.any = threading.Event()
+
+    def append(self, value: float) -> None:
+        super().append(value)
+        self.any.set()
+
+
 class _Gateway(rpc.InferenceServicer):
     """Streams as many texts as it is asked for, of long answers without an end."""
 
     def __init__(self) -> None:
-        self.spoke, self.quiet = threading.Event(), threading.Event()
+        self.quiet = threading.Event()
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateEvent]:  # type: ignore[override]  # noqa: N802 - as generated
         is_long = request.sampling.max_tokens == neighbour_module.STREAM_TOKENS
@@ -34,10 +46,8 @@ class _Gateway(rpc.InferenceServicer):
         try:
             for number in range(request.sampling.max_tokens):
                 yield pb.GenerateEvent(text=pb.TextDelta(text=str(number)))
-                if is_long and number:
-                    self.spoke.set()
-                    if ended.wait(0.001):
-                        return
+                if is_long and ended.wait(0.001):
+                    return
         finally:
             if is_long:
                 self.quiet.set()
@@ -60,12 +70,12 @@ def test_it_streams_beside_the_inputs_and_holds_nothing_while_it_is_silent(
     played, address = gateway
     monkeypatch.setattr(neighbour_module, "ORDINARY_S", 0.05)
     neighbour = Neighbour()
+    neighbour.hostile.ms = heard = _Heard()
     with neighbour.beside(address):
         with neighbour.silent():
             assert played.quiet.wait(WAIT_S)
-        played.spoke.clear()
-        assert played.spoke.wait(WAIT_S)
-    assert neighbour.hostile.ms
+        heard.any.clear()
+        assert heard.any.wait(WAIT_S)
     assert neighbour.hostile.broken == []
 
 
