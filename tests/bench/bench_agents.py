@@ -155,7 +155,7 @@ class AgentRun:
         return tuple(answer.token_ids)
 
     async def _known(self) -> tuple[int, ...]:
-        """What the next prompt begins with, whatever the result is."""
+        """Return what the next prompt begins with, whatever the result is."""
         one, other = [
             await self._ids([*self._chat, pb.ChatMessage(role="user", content=unknown)])
             for unknown in UNKNOWN

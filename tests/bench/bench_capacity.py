@@ -45,7 +45,7 @@ FIT_CLIENTS = (1, 2, 4, 8)
 FIT_S = 4.0
 POINT_S = 10.0
 OBJECTIVES = ("ttft_p99<500ms", "itl_p99<40ms")
-"""What goodput counts: calls that keep both."""
+"""The bounds of goodput, which counts calls that keep both."""
 WITHIN = {
     "ttft_p50": 0.10,
     "ttft_p99": 0.20,

@@ -27,7 +27,7 @@ BOS, EOS = "<|bos|>", "<|endoftext|>"
 TRAINING_CHARACTERS = 12_000_000  # enough for 32,000 merges, and trained in seconds
 PIECE_CHARACTERS = 20_000
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}\n\n{% endfor %}"
-"""What servers want that are asked for chats."""
+"""The template of a chat, without which some servers refuse one."""
 
 _COMMON = {
     "vocab_size": VOCAB_SIZE,

@@ -19,7 +19,7 @@ VOCABULARY = range(5, 300)
 
 @dataclass(frozen=True, slots=True)
 class AgentPlan:
-    """What its turns append, and the tokens of their answers. `pause_s`: how long its tools take."""
+    """An agent: the texts that its turns append, the tokens of its answers, and how long its tools take."""
 
     seed: int
     appended: tuple[int, ...]

@@ -184,7 +184,7 @@ def _take_environ(environ: Mapping[str, str]) -> None:
 
 
 def _hub_settings() -> dict[str, str]:
-    """What the library of the hub reads when it is imported, which our programs do late."""
+    """Return the variables that the library of the hub reads when it is imported."""
     return {name: value for name, value in os.environ.items() if name.startswith(("HF_", "HUGGINGFACE_"))}
 
 

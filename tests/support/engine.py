@@ -268,7 +268,7 @@ def generate(
 def undisturbed(
     folder: Path, token_ids: Sequence[int], params: SamplingParams = GREEDY, **fields: Any
 ) -> list[int]:
-    """What an engine that has nothing else to do draws, which many tests expect: computed once.
+    """Return what an engine that has nothing else to do draws: computed once for all tests that expect it.
 
     `folder` holds the same model for as long as tests run, as fixtures of modules and sessions make it.
     """

@@ -34,7 +34,7 @@ def build_flags_parser() -> argparse.ArgumentParser:
     _add_set(commands.add_parser("set", help="make a change; says whom it reaches, and asks"))
     listing = commands.add_parser("list", help="show the changes that are in force")
     listing.add_argument("--settings", action="store_true", help="show what can be set instead")
-    history = commands.add_parser("history", help="show all changes, with who made them and how they ended")
+    commands.add_parser("history", help="show all changes, with who made them and how they ended")
     diff = commands.add_parser("diff", help="show what another moment had in force, against now")
     diff.add_argument(
         "since",
@@ -54,9 +54,8 @@ def build_flags_parser() -> argparse.ArgumentParser:
     for command in (rollback, commands.choices["set"]):
         command.add_argument("--reason", required=True, metavar="TEXT", help="why; it stays in the history")
         command.add_argument("--author", default="", metavar="NAME", help="who (default: USER@HOST)")
-    for command in (*commands.choices.values(), listing, history):
-        if not any(action.dest == "json" for action in command._actions):  # noqa: SLF001 - no public way
-            add_bus_options(command)
+    for command in commands.choices.values():
+        add_bus_options(command)
     return parser
 
 

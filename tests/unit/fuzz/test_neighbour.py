@@ -1,4 +1,4 @@
-"""What a neighbour of hostile inputs sees, and when it says that they took from it."""
+"""A neighbour of hostile inputs notes its tokens, and says when they took from it."""
 
 from __future__ import annotations
 

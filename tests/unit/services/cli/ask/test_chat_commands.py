@@ -1,4 +1,4 @@
-"""What /help shows fits a terminal of 80 columns."""
+"""The words of /help fit a terminal of 80 columns."""
 
 from __future__ import annotations
 
