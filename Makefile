@@ -44,7 +44,7 @@ WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tes
 	tests/unit/shared/engine/native/test_cpu_features.py $(addprefix tests/integration/test_workers_generate.py::,$(COMPUTED_BY_WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test lint format typecheck protos client drills soak simulate mutants shapes fuzz fuzz-kernels compose-test clients-test bench clean
+.PHONY: help setup demo up test test-all lint format typecheck protos client drills soak simulate mutants shapes fuzz fuzz-kernels compose-test clients-test bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,7 +77,11 @@ up: setup ## a stack that stays; make up UP='--decode 2 --corpus my-folder'
 	$(BIN)/penstock up $(UP)
 
 # Modules beside each other, those with processes one after another: see tests/conftest.py.
-test: setup ## the whole suite: a real nats-server, real processes; what kernels compute once more without them
+test: setup ## the test suite: a real nats-server, real processes; what kernels compute once more without them
+	$(BIN)/pytest -q -n auto --maxprocesses 5 --brief
+	PENSTOCK_CPU_FEATURES=none $(BIN)/pytest -q -n 2 --brief $(WITHOUT_KERNELS)
+
+test-all: setup ## the same with all that is thorough: more models, languages, seeds and processes; twice as long
 	$(BIN)/pytest -q -n auto --maxprocesses 5
 	PENSTOCK_CPU_FEATURES=none $(BIN)/pytest -q -n 2 $(WITHOUT_KERNELS)
 

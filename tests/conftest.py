@@ -96,6 +96,12 @@ LONG = (
 """Modules of few tests that take long: they begin early, so that none of them runs alone at the end."""
 
 
+THOROUGH = (
+    "thorough(but=()): holds again, for more processes, models or seeds, what others hold at less cost; "
+    "`make test` leaves it out, except for the parameters that `but` names."
+)
+
+
 class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """With `pytest -n`: whole modules, so that each makes its fixtures once, and each row as one."""
 
@@ -104,7 +110,12 @@ class OneAfterAnother(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
         return next((row for start, row in ROWS if module.startswith(start)), module)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--brief", action="store_true", help="leave out tests that are marked as thorough")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", THOROUGH)
     config.option.loadscopereorder = False  # xdist would begin with the modules that have most tests
     # Extension modules count what is left of their objects at the end. Behind pytest's own cleanup, which
     # would walk over all of it twice to find what tests have left.
@@ -128,8 +139,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return OneAfterAnother(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort shuffled modules: rows of processes, folder by folder, then what takes long, then the rest."""
+    if config.getoption("brief"):
+        left_out = [item for item in items if is_thorough(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_thorough(item)]
     starts = [*(start for start, _ in ROWS), *LONG]
 
     def turn(item: pytest.Item) -> int:
@@ -137,6 +152,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, start in enumerate(starts) if name.startswith(start)), len(starts))
 
     items.sort(key=turn)
+
+
+def is_thorough(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("thorough")
+    parameters = getattr(item, "callspec", None)
+    return mark is not None and not (parameters and parameters.id in mark.kwargs.get("but", ()))
 
 
 def pytest_collection_finish() -> None:

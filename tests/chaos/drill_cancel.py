@@ -18,7 +18,14 @@ import grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from shared.bus.fleet_state import SUSPECT_AFTER_S
-from tests.chaos.phases import LONG_OUTPUT, LONG_PROMPT, held_open, long_request, random_prompt, request_in
+from tests.chaos.phases import (
+    LONG_OUTPUT,
+    PATIENCE_S,
+    held_open,
+    long_prompt_request,
+    long_request,
+    request_in,
+)
 from tests.chaos.report import DrillReport, spread
 from tests.chaos.stack_watch import FREE_LIMIT_S, StackWatch, watching
 from tests.chaos.storms import everyday, shutdown, storm
@@ -174,9 +181,9 @@ class CancelDrill:
         """Long prompts cancelled a little later each time, from before admission to after the first token."""
         measured, wrong, ended = len(self.free_ms), len(self.wrong), self.watch.ends()
         async with connect(self.watch.stack.grpc) as stub:
-            whole = await generate(stub, request(random_prompt(LONG_PROMPT), max_tokens=2, ignore_eos=True))
+            whole = await generate(stub, long_prompt_request(max_tokens=2), timeout_s=PATIENCE_S)
             for turn in range(self.scale.sweep):
-                victim = Stream(request(random_prompt(LONG_PROMPT), max_tokens=LONG_OUTPUT, ignore_eos=True))
+                victim = Stream(long_prompt_request(max_tokens=LONG_OUTPUT))
                 call = asyncio.create_task(victim.follow(stub))
                 await asyncio.sleep(1.2 * turn / self.scale.sweep * whole.ttft_us / 1e6)
                 begun = time.perf_counter()

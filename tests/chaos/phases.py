@@ -19,6 +19,8 @@ HELD_OPEN = {
 }
 """The role whose standing still keeps a request in a phase; in the others it is its own length that does."""
 LONG_PROMPT = 9_000
+PATIENCE_S = 300.0
+"""The time that a long prompt may take: on a machine that others keep busy, and that has no matrix unit."""
 LONG_OUTPUT = 2_500
 PROMPT_IDS = range(20, 380)
 """These ids are in the vocabulary of the models with trained weights and of those without."""
@@ -35,7 +37,7 @@ async def held_open(stack: Stack, phase: str) -> AsyncIterator[None]:
 def request_in(phase: str) -> pb.GenerateRequest:
     """One that passes through the phase."""
     if phase == "prefill":
-        return request(random_prompt(LONG_PROMPT), max_tokens=64, ignore_eos=True)
+        return long_prompt_request(max_tokens=64)
     message = long_request(3)
     if phase == "retrieve":
         message.ClearField("text")
@@ -48,6 +50,8 @@ def long_request(seed: int) -> pb.GenerateRequest:
     return request("Once upon a time", max_tokens=LONG_OUTPUT, ignore_eos=True, temperature=1.0, seed=seed)
 
 
-def random_prompt(tokens: int) -> list[int]:
+def long_prompt_request(max_tokens: int) -> pb.GenerateRequest:
     """New every time, so that no prefix cache has it."""
-    return random.choices(PROMPT_IDS, k=tokens)
+    message = request(random.choices(PROMPT_IDS, k=LONG_PROMPT), max_tokens=max_tokens, ignore_eos=True)
+    message.ttft_deadline_ms = message.deadline_ms = round(PATIENCE_S * 1e3)
+    return message

@@ -20,7 +20,7 @@ from shared.engine.native.library import library
 from tests.support.client import Answer, request
 
 PROMPT = "Once upon a time there was a"
-STREAM_TIMEOUT_S = 120.0
+STREAM_TIMEOUT_S = 240.0
 STARTED_TOKENS = 5
 ROUNDING = 1e-3
 """The error of a log-probability, where the kernels do not run."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
+from services.gateway.fleet.breaker import FIRST_OPEN_S
 from services.gateway.session.session import Session
 from shared.deadline import Deadline
 from shared.errors import DeadlineExpired, Overloaded
 from shared.messages import BreakerReport, Message, Prefill, Reserve, Tokenize
-from tests.integration.gateway_peers import Answer, Fleet, Running, ask, default_answer, fleet, gateway
+from tests.integration import gateway_peers
+from tests.integration.gateway_peers import Answer, Fleet, Running, ask, default_answer, fleet
 from tests.support.client import generate
+from tests.support.clock import FakeClock
 from tests.support.wait import until
 
 OPENS_WITHIN_S = 30.0
@@ -24,6 +28,14 @@ OPENS_WITHIN_S = 30.0
 def no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that lags, silences are excused: these tests are about those that are not."""
     monkeypatch.setattr("services.gateway.fleet.breakers.LAG_S", math.inf)
+
+
+@asynccontextmanager
+async def gateway(nats_url: str, clock: FakeClock | None = None, **options: object) -> AsyncIterator[Running]:
+    """A gateway whose breakers stay open, and remember, until the test moves their clock on."""
+    async with gateway_peers.gateway(nats_url, **options) as running:
+        running.registry._context.breakers._clock = clock or FakeClock()
+        yield running
 
 
 def mute(message: Message) -> Answer:
@@ -81,12 +93,14 @@ async def test_a_worker_that_does_not_answer_is_asked_by_a_few_requests_and_then
 
 
 async def test_one_request_probes_and_its_progress_brings_the_worker_back(nats_url: str) -> None:
-    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.5) as running:
+    clock = FakeClock()
+    async with fleet(nats_url) as peers, gateway(nats_url, clock, ask_timeout_s=0.5) as running:
         await peers.add("decode", 1, live=1)
         await running.knows("decode", 2)
         await open_breaker(peers, running)
         peers["decode-0"].answers = default_answer
-        await until(lambda: states(running) == [("decode-0", "half-open")])
+        clock.advance(FIRST_OPEN_S)
+        assert states(running) == [("decode-0", "half-open")]
         asked = reserves(peers, "decode-0")
         calls = [asyncio.create_task(generate(running.stub, ask("hello"))) for _ in range(4)]
         await until(lambda: len(running.registry._live) == 4)
@@ -107,12 +121,14 @@ async def test_one_request_probes_and_its_progress_brings_the_worker_back(nats_u
 
 
 async def test_a_probe_whose_client_leaves_makes_room_for_another(nats_url: str) -> None:
-    async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.5) as running:
+    clock = FakeClock()
+    async with fleet(nats_url) as peers, gateway(nats_url, clock, ask_timeout_s=0.5) as running:
         await peers.add("decode", 1, live=7)
         await running.knows("decode", 2)
         await open_breaker(peers, running)
         peers["decode-0"].answers = default_answer
-        await until(lambda: states(running) == [("decode-0", "half-open")])
+        clock.advance(FIRST_OPEN_S)
+        assert states(running) == [("decode-0", "half-open")]
         call = running.stub.Generate(ask("hello"))
         session = await live(running)
         await until(lambda: session.state.phase == "prefill")

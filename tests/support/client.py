@@ -13,7 +13,7 @@ import grpc
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 
-CALL_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 150.0
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-CALL_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)

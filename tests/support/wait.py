@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 POLL_S = 0.005
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 """Far more than anything waited for takes on an idle machine, for one that is not."""
 
 

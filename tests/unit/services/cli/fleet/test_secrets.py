@@ -81,7 +81,7 @@ async def test_servers_of_a_cluster_let_each_other_in_and_nobody_else(tmp_path: 
     config = (tmp_path / "nats" / "nats.conf").read_text()
     stranger = re.sub(r"(route:)[^@]+@", r"\1guessed@", config)
     async with servers_of(config, *hosts[:2]) as known, servers_of(stranger, hosts[2]) as unknown:
-        await until(lambda: reaches(known[0], 2), timeout_s=60)
+        await until(lambda: reaches(known[0], 2))
         assert await reaches(known[1], 2)
         assert not await reaches(unknown[0], 2)
 
