@@ -97,8 +97,8 @@ LONG = (
 
 
 THOROUGH = (
-    "thorough(but=()): holds again, for more processes, models or seeds, what others hold at less cost; "
-    "`make test` leaves it out, except for the parameters that `but` names."
+    "thorough(but=''): holds again, for more processes, models or seeds, what others hold at less cost; "
+    "`make test` leaves it out, except for the parameters that `but` names: IDs between bars."
 )
 
 
@@ -142,6 +142,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort shuffled modules: rows of processes, folder by folder, then what takes long, then the rest."""
     if config.getoption("brief"):
+        if not any("::" in argument for argument in config.args):
+            check_kept(items)
         left_out = [item for item in items if is_thorough(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not is_thorough(item)]
@@ -155,9 +157,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_thorough(item: pytest.Item) -> bool:
-    mark = item.get_closest_marker("thorough")
     parameters = getattr(item, "callspec", None)
-    return mark is not None and not (parameters and parameters.id in mark.kwargs.get("but", ()))
+    kept = kept_parameters(item)
+    return kept is not None and (parameters is None or parameters.id not in kept)
+
+
+def kept_parameters(item: pytest.Item) -> list[str] | None:
+    """The IDs of the parameters with which a thorough test is in `--brief`; None where it is not thorough."""
+    mark = item.get_closest_marker("thorough")
+    if mark is None:
+        return None
+    return [name.strip() for name in mark.kwargs.get("but", "").split("|") if name]
+
+
+def check_kept(items: list[pytest.Item]) -> None:
+    """Refuse a mark that keeps parameters by names that none has any more."""
+    wrong = {item.nodeid.partition("[")[0] for item in items if kept_parameters(item)}
+    wrong -= {item.nodeid.partition("[")[0] for item in items if not is_thorough(item)}
+    if wrong:
+        raise pytest.UsageError(f"thorough(but=...) names no parameter of {', '.join(sorted(wrong))}")
 
 
 def pytest_collection_finish() -> None:

@@ -46,30 +46,35 @@ async def test_streams_finish_byte_identical_whatever_is_killed(stack: Stack) ->
     assert report.broken(timed=False) == []
 
 
+@pytest.mark.thorough
 async def test_a_cancel_at_every_phase_ends_once_and_disturbs_nobody(stack: Stack) -> None:
     report = drill_cancel.new_report(drill_cancel.SHORT)
     await drill_cancel.hold_on(stack, drill_cancel.SHORT, report)
     assert report.broken(timed=False) == []
 
 
+@pytest.mark.thorough
 async def test_expiry_in_every_phase_names_its_hop(stack: Stack) -> None:
     report = drill_deadline.new_report()
     await drill_deadline.hold_on(stack, drill_deadline.SHORT, report)
     assert report.broken(timed=False) == []
 
 
+@pytest.mark.thorough
 async def test_under_overload_every_call_is_served_or_shed_with_a_hint(stack: Stack) -> None:
     report = drill_overload.new_report()
     await drill_overload.hold_on(stack, drill_overload.SHORT, report)
     assert report.broken(timed=False) == []
 
 
+@pytest.mark.thorough
 async def test_what_is_rolled_under_load_fails_no_request(stack: Stack) -> None:
     report = drill_roll.new_report()
     await drill_roll.hold_on(stack, drill_roll.SHORT, report)
     assert report.broken(timed=False) == []
 
 
+@pytest.mark.thorough
 async def test_what_is_scaled_under_load_fails_no_request(stack: Stack) -> None:
     report = drill_scale.new_report()
     await drill_scale.hold_on(stack, drill_scale.SHORT, report)
@@ -82,6 +87,7 @@ async def test_what_is_not_an_instances_to_say_is_refused(stack: Stack) -> None:
     assert report.broken(timed=False) == []
 
 
+@pytest.mark.thorough
 async def test_a_tenant_that_floods_the_stack_keeps_no_other_from_being_served(tmp_path: Path) -> None:
     """On a stack of its own: it has keys."""
     report = await drill_fairness.hold(Models.under(tmp_path), drill_fairness.SHORT)

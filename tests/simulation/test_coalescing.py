@@ -77,6 +77,7 @@ async def answers(fleet: Fleet, what: str) -> list[Answer]:
     return [answer for answer in heard if isinstance(answer, Answer)]
 
 
+@pytest.mark.thorough(but="peace-1-5 | crash-2-5")
 @pytest.mark.parametrize(
     ("what", "placements", "finished"),
     [("peace", 1, CALLS), ("leave", 1, CALLS - 2), ("crash", 2, CALLS), ("expire", 2, CALLS - 1)],

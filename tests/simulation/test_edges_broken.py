@@ -214,6 +214,7 @@ def test_calls_over_both_edges_finish_once_each(fixtures: Fixtures) -> None:
     assert all(one.finished and one.ends == 1 and one.text and not one.degraded for one in heard)
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("seed", [2, 53])
 def test_a_call_ends_once_whatever_breaks_and_nothing_of_it_is_wrong(fixtures: Fixtures, seed: int) -> None:
     check(run(seed, fixtures, broken=True), run(1, fixtures, broken=False))

@@ -40,6 +40,7 @@ def test_a_fleet_answers_as_one_engine_does(model: Path) -> None:
     assert ids == alone(model)
 
 
+@pytest.mark.thorough(but="4")
 @pytest.mark.parametrize("seed", range(2, 5))
 def test_a_fleet_answers_as_one_engine_does_whatever_breaks(model: Path, seed: int) -> None:
     ids, _ = run(seed, model, broken=True)
@@ -55,6 +56,7 @@ def traced(seed: int, model: Path, hash_seed: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_a_broken_fleet_is_the_same_again_whatever_python_hashes_by(model: Path) -> None:
     """Not even by whether something ran in the process before."""
     assert str(run(2, model, broken=True)) == traced(2, model, "1")

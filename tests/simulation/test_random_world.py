@@ -31,6 +31,7 @@ def digest_elsewhere(seed: int, hash_seed: str) -> str:
     return ended.stdout.decode().strip()
 
 
+@pytest.mark.thorough
 def test_a_seed_has_one_trace_in_every_run_and_process() -> None:
     first, again, other = lived(1), live(1), lived(2)
     assert first.events == again.events

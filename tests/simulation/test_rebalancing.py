@@ -113,6 +113,7 @@ async def go_back(fleet: Fleet, life: asyncio.Task[None], calls: list[asyncio.Ta
     await life
 
 
+@pytest.mark.thorough
 def test_a_stream_goes_back_to_a_worker_that_it_has_left_under_the_same_epoch(model: Path) -> None:
     lengths = [600, *[220] * (CALLS - 1)]
     moved = value(HAND_OVERS, outcome="handed_over")

@@ -325,6 +325,7 @@ def fired(values: Mapping[str, str], alerts: Sequence[str], folder: Path) -> lis
     return found
 
 
+@pytest.mark.thorough(but="a full KV pool | a role that is down | first tokens come late")
 @NEEDS_PROMTOOL
 @pytest.mark.parametrize("trouble", FIRING)
 def test_an_alert_fires_and_names_the_trouble(trouble: str, tmp_path: Path) -> None:

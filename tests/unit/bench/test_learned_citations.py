@@ -39,6 +39,7 @@ def embedder() -> Embedder:
     return Embedder.load()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_weights_are_those_that_are_learned(xquad: Path, embedder: Embedder) -> None:
     learned = fitted(labelled_answers(xquad, FIT_HALF, ANSWERS), embedder)
@@ -46,6 +47,7 @@ def test_the_weights_are_those_that_are_learned(xquad: Path, embedder: Embedder)
     assert learned.tolist() == pytest.approx(WEIGHTS, abs=nearness)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_nine_of_ten_citations_are_right_and_nine_of_ten_that_could_be_are_there(
     xquad: Path, embedder: Embedder

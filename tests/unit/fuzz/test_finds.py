@@ -30,6 +30,7 @@ def test_what_was_found_is_mended(opened: tuple[Target, RunOne]) -> None:
         assert find is None, f"{path}:\n{find.report}"
 
 
+@pytest.mark.thorough(but="grammar | document | checkpoint | settings_file | bus_codec | http_head")
 def test_new_inputs_break_nothing(opened: tuple[Target, RunOne]) -> None:
     target, run_one = opened
     for number in range(target.tries):

@@ -143,6 +143,7 @@ def test_folders_are_offered_where_one_is_wanted(bash_script: Path, tmp_path: Pa
     assert offered(bash_script, "index", "hand", folder=tmp_path) == {"handbook"}
 
 
+@pytest.mark.thorough(but="bash | zsh")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_gets_a_script_of_all_commands(shell: str) -> None:
     text = script(shell)

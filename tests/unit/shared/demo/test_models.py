@@ -73,6 +73,7 @@ def test_target_answers_most_held_out_facts_exactly(target: Llama, tokenizer: To
     assert exact_answers(target, tokenizer, examples) >= 0.7
 
 
+@pytest.mark.thorough
 def test_draft_agrees_with_the_target_on_held_out_questions(target: Llama, tokenizer: Tokenizer) -> None:
     examples = held_out_examples(default_vocabulary(), count=20, seed=2)
     texts = []

@@ -46,6 +46,9 @@ def linears(model: nn.Module) -> list[str]:
     return sorted(found & set(ALL_MODULES[:4] if sparse else MODULES))
 
 
+@pytest.mark.thorough(
+    but="llama | gemma3 | phi3 | qwen3 moe | gpt-oss | olmo2 | glm4 moe | cohere2 | smollm3"
+)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if not SHAPES[name].is_latent])
 def test_logits_equal_those_of_peft_on_every_family(name: str, tmp_path: Path) -> None:
     folder, prompt = FAMILIES[name](tmp_path / "model"), prompt_of(90)

@@ -259,6 +259,7 @@ def slots_changing(board: Board, seed: int) -> Iterator[None]:
         thread.join(60)
 
 
+@pytest.mark.thorough(but="quantized | dense")
 @pytest.mark.parametrize("shape", ["dense", "quantized", "sparse"])
 def test_answers_are_bitwise_the_same_while_the_number_of_threads_changes(
     shape: str, joined: Board, tmp_path: Path
@@ -436,6 +437,7 @@ while True:
             process.kill()
 
 
+@pytest.mark.thorough(but="9")
 @pytest.mark.parametrize("lost_by", [signal.SIGSTOP, signal.SIGKILL])
 def test_prompts_get_their_part_and_hold_nobody_once_their_process_is_lost(
     lost_by: signal.Signals, prefilling: subprocess.Popen[bytes], tmp_path: Path

@@ -37,6 +37,7 @@ def running(
     return known
 
 
+@pytest.mark.thorough(but="1-32-False | 1-1-False | 4-17-False | 4-16-True | 4-15-True | 4-40-True")
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 32, 40])
 @pytest.mark.parametrize("steps", [1, 4, 20])

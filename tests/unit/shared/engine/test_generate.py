@@ -80,6 +80,7 @@ def test_a_prompt_one_below_the_limit_draws_one_token(engine: Engine, reference:
 # --- the same answer, however it is computed ---
 
 
+@pytest.mark.thorough(but="1-params1 | 16-params2 | 33-params3 | 7-params4 | 7-params0")
 @pytest.mark.parametrize("params", mixed_params())
 @pytest.mark.parametrize("chunk", [1, 7, 16, 33])
 def test_chunked_prefill_draws_what_whole_prefill_draws(
@@ -91,6 +92,7 @@ def test_chunked_prefill_draws_what_whole_prefill_draws(
     assert generate(chunked, prompt, params) == whole
 
 
+@pytest.mark.thorough(but="50-params4 | 17-params0 | 16-params1 | 15-params2 | 32-params3")
 @pytest.mark.parametrize("params", mixed_params())
 @pytest.mark.parametrize("length", [15, 16, 17, 32, 50])
 def test_a_cached_prefix_draws_what_a_cold_one_draws(

@@ -66,6 +66,7 @@ def logits_of(engine: Engine, tokens: list[int]) -> torch.Tensor:
     return engine._model.forward(Batch(tokens, [span], range(len(tokens)))).clone()
 
 
+@pytest.mark.thorough(but="GLM-4.7-Flash | DeepSeek-V2-Lite")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_logits_at_published_widths_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     folder = save_published(tmp_path, name)
@@ -77,6 +78,7 @@ def test_logits_at_published_widths_are_those_of_transformers(name: str, tmp_pat
         assert error <= TOLERANCE * expected.abs().max(), count
 
 
+@pytest.mark.thorough(but="DeepSeek-V2-Lite")
 @pytest.mark.parametrize("name", ["DeepSeek-V2-Lite", "GLM-4.7-Flash"])
 def test_a_row_at_published_widths_is_bitwise_the_same_on_every_path(name: str, tmp_path: Path) -> None:
     engine = make_engine(save_published(tmp_path, name), deterministic=True)
@@ -94,6 +96,7 @@ def test_rounded_weights_and_rounded_kv_stay_near(fields: dict[str, str], tmp_pa
     assert torch.stack(errors).mean().sqrt() < 0.1 * spread
 
 
+@pytest.mark.thorough(but="False")
 @pytest.mark.parametrize("offloaded", [False, True])
 def test_answers_survive_preemption(offloaded: bool, tmp_path: Path) -> None:
     folder = save_shape(tmp_path, SHAPES["deepseek v3"])

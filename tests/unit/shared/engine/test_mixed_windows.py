@@ -92,6 +92,7 @@ def room_for(groups: KvGroups, num_tokens: int) -> int:
     return -(-(groups.full_attention * -(-num_tokens // 16) + groups.windowed * turning) // groups.count)
 
 
+@pytest.mark.thorough(but="gpt-oss-native | gemma2-native | gemma3-native | gpt-oss-torch")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_sequence_that_holds_its_windows_alone_draws_what_transformers_does(
     folder: Path, groups: KvGroups, backend: str
@@ -104,6 +105,7 @@ def test_a_sequence_that_holds_its_windows_alone_draws_what_transformers_does(
     assert drawn == oracle_greedy(oracle(folder), prompt, count, drawn)
 
 
+@pytest.mark.thorough(but="gemma3-int8-params1 | gemma2-auto-params1 | gpt-oss-int8-params0")
 @pytest.mark.parametrize("params", [LONG, FANCY])
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_a_pool_that_holds_the_windows_alone_gives_the_same_bits(
@@ -191,6 +193,7 @@ def test_a_prefix_that_one_kind_of_layers_has_lost_is_computed_again(
     assert drive(engine, {"again": list(prompt)})["again"] == expected
 
 
+@pytest.mark.thorough(but="gemma3-0 | gemma2-1 | gpt-oss-0")
 @pytest.mark.parametrize("offload", [0, 1])
 def test_preempted_sequences_draw_what_undisturbed_ones_draw(
     folder: Path, groups: KvGroups, offload: int
@@ -224,6 +227,7 @@ def test_a_fork_shares_every_table(folder: Path) -> None:
     assert drive(engine, known)["fork"] == expected
 
 
+@pytest.mark.thorough(but="gemma3-1-False | gemma2-100-True | gpt-oss-100-False")
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("back", [1, 100])
 def test_a_held_sequence_goes_back_past_what_its_windows_have_left(
@@ -243,6 +247,9 @@ def test_a_held_sequence_goes_back_past_what_its_windows_have_left(
     assert drawn == drive(alone, {"s": [*known[:base], *other]})["s"][:9]
 
 
+@pytest.mark.thorough(
+    but="gpt-oss-10-True | gpt-oss-80-True | gemma3-81-False | gemma2-300-False | gemma2-80-True"
+)
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("length", [10, 80, 81, 300])
 def test_a_sequence_moves_to_another_engine_without_what_is_behind_its_windows(
@@ -313,6 +320,7 @@ def test_a_cold_prefix_of_promised_prompts_is_computed_once(folder: Path) -> Non
     assert computed == 240 + 80 + 50
 
 
+@pytest.mark.thorough(but="gemma3")
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_any_order_of_calls_leaves_every_block_of_both_kinds_explained(

@@ -37,6 +37,7 @@ def test_a_bfloat16_checkpoint_runs_in_float32_when_asked(tmp_path: Path) -> Non
     assert difference.abs().max() <= 1e-4
 
 
+@pytest.mark.thorough(but="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_invariant_5_every_difference_of_the_default_mode_from_the_deterministic_is_a_near_tie(
     dtype: str, tmp_path: Path

@@ -83,6 +83,7 @@ def rounding(model: PreTrainedModel) -> float:
     return math.sqrt(HIDDEN) * 2.0**-24 * float(gate[0].norm()) * math.sqrt(HIDDEN)
 
 
+@pytest.mark.thorough(but="0.001-torch | 0.001-native")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("apart", [1e-6, 1e-3, 1.0])
 def test_a_row_goes_to_the_lesser_expert_only_where_both_are_equal_within_rounding(
@@ -134,6 +135,7 @@ def off_by(ours: Tensor, right: Tensor) -> Tensor:
     return (ours - right).abs().amax(1)
 
 
+@pytest.mark.thorough(but="1-39")
 @pytest.mark.parametrize(("per_token", "seed"), [(1, 39), (2, 10)])
 def test_without_a_tie_a_hundredth_is_rounding_which_transformers_has_too(
     per_token: int, seed: int, tmp_path: Path
@@ -148,6 +150,7 @@ def test_without_a_tie_a_hundredth_is_rounding_which_transformers_has_too(
     assert TOLERANCE < off_by(rounded, right).max() <= SAME
 
 
+@pytest.mark.thorough(but="0")
 @pytest.mark.parametrize("ties", [0, 2, -2])
 def test_what_differs_by_more_than_rounding_comes_from_a_row_whose_gap_is_a_tie(
     ties: int, tmp_path: Path

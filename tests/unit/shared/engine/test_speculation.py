@@ -54,6 +54,7 @@ def random_drafter(seed: int, vocab: int = VOCAB) -> Drafter:
     return draft
 
 
+@pytest.mark.thorough(but="everything, greedy | temperature 1 | with logprobs")
 @pytest.mark.parametrize("name", PARAMS)
 def test_drafts_never_change_what_is_drawn(model_dir: Path, name: str) -> None:
     params = PARAMS[name]

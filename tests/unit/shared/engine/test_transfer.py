@@ -40,6 +40,7 @@ def copy_kv(
             target.kv_pool.block_view(layer, theirs)[:] = source.kv_pool.block_view(layer, mine)
 
 
+@pytest.mark.thorough(but="15-params1 | 16-params2 | 17-params0 | 63-params1")
 @pytest.mark.parametrize("params", [GREEDY, FANCY, SamplingParams(max_tokens=40, ignore_eos=True, seed=1)])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 63])
 def test_a_sequence_moved_to_another_engine_goes_on_undisturbed(

@@ -68,6 +68,7 @@ def test_a_sequence_outgrows_the_pool_and_draws_what_transformers_does(folder: P
     assert drawn == oracle_greedy(oracle(folder), prompt, count, drawn)
 
 
+@pytest.mark.thorough(but="int8-params1 | auto-params1")
 @pytest.mark.parametrize("params", [LONG, FANCY])
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_a_pool_that_holds_the_window_alone_gives_the_same_bits(
@@ -122,6 +123,7 @@ def test_a_prefix_without_the_window_at_its_end_is_computed_again(folder: Path) 
     assert drive(engine, {"again": list(prompt)})["again"] == expected
 
 
+@pytest.mark.thorough(but="1")
 @pytest.mark.parametrize("offload", [0, 1])
 def test_preempted_sequences_with_windows_draw_what_undisturbed_ones_draw(folder: Path, offload: int) -> None:
     many = {str(length): prompt_of(length, length) for length in (40, 100, 180, 250)}
@@ -242,6 +244,7 @@ class Move:
         return known["s"]
 
 
+@pytest.mark.thorough(but="81-False | 10-True | 79-False | 300-False | 80-True | 24-True")
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("length", [10, 24, 79, 80, 81, 300, 703])
 def test_a_sequence_moves_to_another_engine_with_its_window_alone(
@@ -368,6 +371,7 @@ def test_any_order_of_calls_leaves_every_block_of_windows_explained(
 ANSWERS: dict[tuple[int, int], list[int]] = {}
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_whatever_else_is_there_each_draws_what_it_draws_alone(folder: Path, data: st.DataObject) -> None:

@@ -79,6 +79,10 @@ def test_every_split_into_pushes_gives_the_same_text(kind: str) -> None:
         assert len(texts) == 1
 
 
+@pytest.mark.thorough(
+    but="gpt2-en | gpt2-ar | gpt2-th | stories260k-en | stories260k-zh | stories260k-ru | byte_level-zh | "
+    "byte_level-hi | byte_fallback-ar | byte_fallback-zh"
+)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", *REAL])
 def test_text_of_every_language_survives_a_cut_into_prompt_and_answer_anywhere(

@@ -85,6 +85,7 @@ def transformers_chat(folder: Path, turns: tuple[ChatTurn, ...]) -> list[int]:
 # ---- encoding -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="stories260k | byte_level | byte_fallback")
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "gpt2", "stories260k"])
 def test_text_is_encoded_as_transformers_does(tmp_path: Path, kind: str) -> None:
     folder = write_model(tmp_path, kind)

@@ -94,6 +94,7 @@ def answered(folder: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> tu
     return code, said.out, said.err
 
 
+@pytest.mark.thorough(but="0 | 12 | 0.0001")
 @pytest.mark.parametrize("rate", ["0", "0.0001", "12", "100000"])
 def test_any_rate_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str) -> None:
     code, said, _ = answered(tmp_path, capsys, "--rate", rate, "--slo", "ttft_p99<600ms")

@@ -79,6 +79,7 @@ def test_what_flows_in_is_generated(slots: int) -> None:
     assert generated == pytest.approx(6 * 63, rel=1e-9)
 
 
+@pytest.mark.thorough(but="2.0")
 @pytest.mark.parametrize("rate", [2.0, 6.0])
 def test_a_simulated_worker_has_batches_as_large(rate: float) -> None:
     load = decode_load(rate)

@@ -131,6 +131,7 @@ def test_the_pieces_in_which_it_comes_do_not_show(cuts: list[int]) -> None:
         assert shown(*pieces) == shown(DOCUMENT)
 
 
+@pytest.mark.thorough
 def test_one_character_after_another_is_the_same(whole: str) -> None:
     assert shown(*DOCUMENT) == whole
 

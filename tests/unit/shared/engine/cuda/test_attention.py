@@ -26,6 +26,7 @@ SHAPES = {
 MIXED = [Sequence(1), Sequence(17), Sequence(SPLIT_KEYS + 40), Sequence(90, num_rows=6), Sequence(SPLIT_KEYS)]
 
 
+@pytest.mark.thorough(but="one kv head | more heads than a tile | window and soft-cap | bfloat16 over int8")
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_every_row_of_a_mixed_batch_attends_to_its_own_keys(shape: Shape) -> None:
     case = Case(shape, MIXED)
@@ -35,6 +36,7 @@ def test_every_row_of_a_mixed_batch_attends_to_its_own_keys(shape: Shape) -> Non
         )
 
 
+@pytest.mark.thorough(but="window and soft-cap")
 @pytest.mark.usefixtures("dot_products_of_one_order")
 @pytest.mark.parametrize("name", ["grouped heads", "window and soft-cap", "bfloat16", "bfloat16 over int8"])
 def test_a_row_is_bitwise_the_same_alone_and_anywhere_in_a_batch(name: str) -> None:
@@ -46,6 +48,7 @@ def test_a_row_is_bitwise_the_same_alone_and_anywhere_in_a_batch(name: str) -> N
     assert torch.equal(alone, back)
 
 
+@pytest.mark.thorough(but="window and soft-cap")
 @pytest.mark.usefixtures("dot_products_of_one_order")
 @pytest.mark.parametrize("name", ["grouped heads", "window and soft-cap", "bfloat16"])
 def test_rows_of_a_prompt_are_bitwise_the_same_in_tiles_and_one_by_one(name: str) -> None:

@@ -53,6 +53,7 @@ print("compiled")
 """
 
 
+@pytest.mark.thorough
 def test_all_kernels_compile_for_hopper(tmp_path: Path) -> None:
     """Those that touch the pool for each kind of KV: one process, since starting it is half of the work."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"}

@@ -77,6 +77,7 @@ class Projection:
         self.expected_pool.store(0, SLOTS[STORED], keys[STORED], values[STORED])
 
 
+@pytest.mark.thorough(but="0-no norms | 24-norms")
 @pytest.mark.parametrize("norms", [True, False], ids=["norms", "no norms"])
 @pytest.mark.parametrize("rotary_dim", [HEAD_DIM, 8, 0])
 def test_queries_keys_and_values_are_normed_turned_and_stored(*, norms: bool, rotary_dim: int) -> None:

@@ -203,19 +203,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 def test_prompts_chunks_decode_and_drafts_agree_with_the_reference() -> None:
     run_everything(Pair(model_config()))
 
 
+@pytest.mark.thorough(but="experts | each head normed, biases, few dimensions turned")
 @pytest.mark.parametrize("fields", CONFIGS.values(), ids=CONFIGS.keys())
 def test_models_of_every_kind_agree_with_the_reference(fields: dict[str, Any]) -> None:
     run_shortly(Pair(model_config(**fields)))
 
 
+@pytest.mark.thorough
 def test_batches_too_large_for_a_graph_agree_with_the_reference() -> None:
     run_everything(Pair(model_config(**SMALL), graph_rows=0))
 
 
+@pytest.mark.thorough(but="auto")
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_bfloat16_agrees_within_its_rounding(kv_dtype: str) -> None:
     run_shortly(Pair(model_config(dtype="bfloat16", **SMALL), kv_dtype=kv_dtype))
@@ -259,6 +263,7 @@ def deterministic_logits(
     return logits[-1]
 
 
+@pytest.mark.thorough(but="dense")
 @pytest.mark.usefixtures("dot_products_of_one_order")
 @pytest.mark.parametrize("fields", [SMALL, CONFIGS["experts"]], ids=["dense", "experts"])
 def test_deterministic_logits_are_bitwise_the_same_in_chunks_alone_and_in_company(
@@ -271,6 +276,7 @@ def test_deterministic_logits_are_bitwise_the_same_in_chunks_alone_and_in_compan
     assert torch.equal(at_once, in_company)
 
 
+@pytest.mark.thorough(but="0")
 @pytest.mark.parametrize("graph_rows", [0, GRAPH_ROWS])
 def test_blocks_behind_all_windows_are_never_read(graph_rows: int) -> None:
     windows = (LayerConfig(ROPE, window_tokens=9), LayerConfig(ROPE, window_tokens=5))
@@ -287,6 +293,7 @@ def test_blocks_behind_all_windows_are_never_read(graph_rows: int) -> None:
         assert pair.step([(start, num_rows, kept)]).isfinite().all()
 
 
+@pytest.mark.thorough(but="0")
 @pytest.mark.parametrize("graph_rows", [0, GRAPH_ROWS])
 def test_blocks_behind_the_window_of_some_layers_are_never_read(graph_rows: int) -> None:
     config = model_config(layers=(LayerConfig(ROPE, window_tokens=9), LayerConfig(ROPE)), **ONE_PAIR)

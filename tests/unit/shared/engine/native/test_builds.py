@@ -82,6 +82,7 @@ def test_invariant_5_a_product_has_the_bits_that_whole_vectors_make(
             assert torch.equal(packed(rows), expected(rows)), (width, num_rows)
 
 
+@pytest.mark.thorough(but="_kernels_avx2-bfloat16 | _kernels_avxvnni-int8 | _kernels_avx2-int4")
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
 def test_invariant_5_a_model_computes_the_bits_that_were_decided_on(
     build: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -102,6 +103,7 @@ def test_invariant_5_a_model_computes_the_bits_that_were_decided_on(
         assert_golden(f"{SMALLEST}, {kind}", run.prompt(LONGEST))
 
 
+@pytest.mark.thorough(but="_kernels_avx2")
 def test_the_same_ids_are_drawn(kernels: ctypes.CDLL) -> None:
     sampler, source = NativeSampler(kernels), random.Random(1)
     for shape in ("plain", "peaked", "half ruled out"):

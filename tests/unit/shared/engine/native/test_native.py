@@ -64,6 +64,7 @@ def test_logits_equal_those_of_transformers_on_every_path(name: str, tmp_path: P
         assert (logits - expected).abs().max() <= TOLERANCE, path
 
 
+@pytest.mark.thorough(but="gemma3 | glm4 moe | gpt-oss")
 @pytest.mark.parametrize(
     "name", ["llama", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3 moe", "qwen2 moe", "glm4 moe", "gpt-oss"]
 )
@@ -141,6 +142,7 @@ def long_model(folder: Path, window: int | None, kv_heads: int, *, sinks: bool) 
     return folder
 
 
+@pytest.mark.thorough(but="None-1-False | 2500-3-False")
 @pytest.mark.parametrize(
     ("window", "kv_heads", "sinks"), [(None, 1, False), (None, 3, True), (2500, 1, True), (2500, 3, False)]
 )

@@ -225,6 +225,7 @@ def test_where_no_thread_can_be_started_one_does_all_of_the_work(tmp_path: Path)
     assert alone == f"{together.tolist()}\n"
 
 
+@pytest.mark.thorough
 def test_a_process_ends_while_a_daemon_thread_computes(tmp_path: Path) -> None:
     """In kernels alone: an operation of torch that ends then ends the process with an abort of its own."""
     code = """

@@ -95,6 +95,7 @@ def whole(model: Model) -> torch.Tensor:
     return model.forward(Batch(PROMPT, [Span(0, len(PROMPT), [range(8)])], range(len(PROMPT)))).clone()
 
 
+@pytest.mark.thorough(but="Q4_1 | Q6_K")
 @pytest.mark.parametrize("type_name", TYPES)
 def test_logits_are_those_of_the_torch_backend(type_name: str, tmp_path: Path) -> None:
     config, weights = quantized_model(tmp_path, type_name)
@@ -105,6 +106,7 @@ def test_logits_are_those_of_the_torch_backend(type_name: str, tmp_path: Path) -
     assert errors.mean() <= 0.002 * reference.std()
 
 
+@pytest.mark.thorough(but="1-Q4_1 | 2-Q6_K")
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_invariant_5_logits_are_bitwise_equal_on_every_path(

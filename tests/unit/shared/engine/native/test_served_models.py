@@ -60,6 +60,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.mark.thorough(but="SmolLM2-135M-int8 | SmolLM2-135M-bfloat16 | Gemma-3-270M-int8 | SmolLM2-135M-int4")
 @pytest.mark.parametrize(("name", "kind"), FORMS)
 def test_invariant_5_a_served_checkpoint_is_right_in_every_number_of_rows(
     name: str, kind: str, folders: dict[str, Path]
@@ -72,6 +73,11 @@ def test_invariant_5_a_served_checkpoint_is_right_in_every_number_of_rows(
     assert_golden(f"{name}, {kind}", logits)
 
 
+@pytest.mark.thorough(
+    but="(9, 3, 64)-int8 KV | (4, 1, 256)-float32 | (14, 2, 64)-bfloat16 | (12, 2, 128)-float32 | "
+    "(16, 2, 128)-int8 KV | (8, 4, 256)-bfloat16 | (32, 8, 64)-int8 KV | (32, 32, 96)-int8 KV | "
+    "(32, 8, 128)-float32 | (40, 8, 128)-bfloat16"
+)
 @pytest.mark.parametrize(("heads", "kind"), HEADS, ids=str)
 def test_invariant_5_served_attention_is_right_in_every_number_of_rows(
     heads: tuple[int, int, int], kind: str, tmp_path: Path

@@ -72,6 +72,10 @@ def assert_rows_are_right(kind: str, linear: NativeLinear, rows: Tensor, right: 
         )
 
 
+@pytest.mark.thorough(
+    but="576 | 768 | 640 | 896 | 1024 | 1152 | 1536 | 2048 | 2304 | 2880 | 2560 | 3072 | 3584 | 4096 | "
+    "5632 | 8192 | 8960 | 11008 | 14336 | 28672"
+)
 @pytest.mark.parametrize("width", INPUT_WIDTHS)
 def test_invariant_5_rows_of_every_served_width_are_right(kernels: ctypes.CDLL, width: int) -> None:
     rows = rows_of(width, row_counts(width)[-1])
@@ -82,6 +86,10 @@ def test_invariant_5_rows_of_every_served_width_are_right(kernels: ctypes.CDLL, 
             assert_rows_are_right(kind, NativeLinear.pack(kernels, linear), rows, right)
 
 
+@pytest.mark.thorough(
+    but="32000-float32 | 32064-bfloat16 | 49159-int4 | 49152-int8 | 128256-int4 | 151936-int8 | "
+    "131072-float32 | 201088-bfloat16 | 262208-int8"
+)
 @pytest.mark.parametrize(("vocab", "kind"), HEADS)
 def test_every_served_vocabulary_is_right(kernels: ctypes.CDLL, vocab: int, kind: str) -> None:
     linear = random_linear(kind, vocab, HEAD_WIDTH, bias=False)

@@ -72,6 +72,7 @@ def mappings(path: Path) -> list[str]:
 # ---- the same numbers -------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="glm4 moe-int4 | gpt-oss-int4 | qwen2 moe-int8")
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 @pytest.mark.parametrize(
     "name", ["llama", "gemma2", "qwen2", "qwen3 moe", "qwen2 moe", "glm4 moe", "gpt-oss"]

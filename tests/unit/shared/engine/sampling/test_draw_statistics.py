@@ -97,6 +97,7 @@ def assert_distributed(observed: torch.Tensor, chances: torch.Tensor) -> None:
     assert statistic < freedom + 5 * math.sqrt(2 * freedom)
 
 
+@pytest.mark.thorough(but="plain | repetition | min_p | top_k, top_p, min_p | everything")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_draws_over_positions_follow_the_exact_probabilities(name: str) -> None:
     assert_distributed(drawn_counts(SETTINGS[name]), exact_chances(SETTINGS[name]))

@@ -172,6 +172,9 @@ def wrong_at(answer: list[int], place: int) -> Drafter:
     return draft
 
 
+@pytest.mark.thorough(
+    but="gbnf-penalties | regex-plain | lark-filters | json_schema-ignoring the end | json_schema-greedy"
+)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_drafts_never_change_what_is_drawn(llm_dir: Path, name: str, setting: str) -> None:
@@ -217,6 +220,9 @@ def test_drafting_leaves_the_state_where_it_was(grammars: Grammars, tokenizer: T
 # --- with recovery and preemption ---
 
 
+@pytest.mark.thorough(
+    but="gbnf-plain | regex-penalties | json_schema-filters | lark-ignoring the end | json_schema-greedy"
+)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_a_recovered_sequence_continues_as_if_undisturbed(llm_dir: Path, name: str, setting: str) -> None:

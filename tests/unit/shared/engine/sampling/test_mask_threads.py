@@ -78,6 +78,7 @@ def test_slow_masks_keep_no_quick_one_waiting(grammars: Grammars, threads: MaskT
         threads.await_change(60.0)
 
 
+@pytest.mark.thorough
 def test_threads_that_slow_masks_take_are_bounded(grammars: Grammars, threads: MaskThreads) -> None:
     stuck = [Stuck(grammars, f"{chr(97 + number)}+") for number in range(MAX_STUCK_THREADS + 2)]
     batches = [threads.begin([MaskJob(state, (), is_proven=False)]) for state in stuck]

@@ -74,6 +74,7 @@ def test_greedy_rows_among_others_draw_the_same(native: NativeSampler) -> None:
     assert_equal_draws(native, random_logits(1000, "ties", 3), rows)
 
 
+@pytest.mark.thorough(but="1.0")
 @pytest.mark.parametrize("temperature", [0.2, 1.0])
 def test_a_vocabulary_of_many_chunks_draws_the_same(native: NativeSampler, temperature: float) -> None:
     """Of peaked rows most chunks are passed over, of flat ones none."""

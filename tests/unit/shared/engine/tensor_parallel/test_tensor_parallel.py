@@ -131,6 +131,7 @@ def greedy_tokens(model: Any, count: int) -> list[int]:
     return out[0].tolist()
 
 
+@pytest.mark.thorough(but="llama | mixtral")
 @pytest.mark.parametrize("name", MODELS)
 def test_two_processes_compute_what_one_and_transformers_do(tmp_path: Path, name: str) -> None:
     oracle = save_model(tmp_path, name)

@@ -103,6 +103,7 @@ def use(file: Path) -> None:
     reader.final_norm()
 
 
+@pytest.mark.thorough(but="cut | move")
 @pytest.mark.parametrize("way", [cut, flip, lie, lie_in_a_value, move])
 def test_a_damaged_file_is_read_or_refused_with_a_sentence(way: Damage, whole: bytes, tmp_path: Path) -> None:
     file, chance = tmp_path / "model.gguf", random.Random(way.__name__)

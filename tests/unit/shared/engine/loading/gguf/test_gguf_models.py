@@ -265,6 +265,9 @@ def matrices(file: Path, quantization: str) -> dict[str, Linear]:
     }
 
 
+@pytest.mark.thorough(
+    but="Q6_K-False | Q4_K-True | Q8_0-True | Q4_1-False | IQ4_NL-True | MXFP4-True | Q5_0-False"
+)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("type_name", BLOCK_TYPES)
 def test_matrices_stay_in_the_blocks_that_the_file_has(type_name: str, tied: bool, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def real(
     return request.param, TextTokenizer.load(file)
 
 
+@pytest.mark.thorough(but="gpt2")
 def test_a_real_byte_level_tokenizer_gives_the_published_ids(real: tuple[str, TextTokenizer]) -> None:
     kind, tokenizer = real
     data = data_dir()
@@ -62,6 +63,7 @@ def test_a_real_byte_level_tokenizer_gives_the_published_ids(real: tuple[str, Te
         assert tokenizer.encode_text(sample) == [int(each) for each in line.split()]
 
 
+@pytest.mark.thorough(but="gpt2")
 def test_texts_in_many_languages_become_the_ids_of_the_models_own_tokenizer(
     real: tuple[str, TextTokenizer],
 ) -> None:
