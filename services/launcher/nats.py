@@ -30,7 +30,7 @@ HIDDEN_LINES = (b"[INF]", b"Plaintext passwords detected")
 """Its chatter, and its advice for passwords that people choose: ours are random and in a file of our own."""
 FEW_CORES = 2
 """The server has one thread of Go on up to so many cores: a token costs it a quarter less."""
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 60.0
 POLL_S = 0.02
 
 
