@@ -160,6 +160,7 @@ async def test_an_adapter_comes_and_goes_while_streams_run(
     assert f"no adapter 'late': send {name} or one of {name}:first, {name}:second" in refused.details
 
 
+@pytest.mark.thorough
 async def test_streams_whose_worker_is_killed_go_on_with_their_adapter_and_the_worker_has_it_again(
     stack: Stack, engine: Engine, model_dir: Path
 ) -> None:

@@ -73,6 +73,7 @@ async def bench(stack: Stack, folder: Path, *words: str) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
+@pytest.mark.thorough(but="bench serve --concurrency 4 --input-tokens 128 --output-tokens 32")
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_the_page_s_commands_run(get_stack: GetStack, folder: Path, command: str) -> None:
     """Exit code 1 is a missed objective, on a machine that is busy with other tests."""
@@ -87,6 +88,7 @@ async def test_the_page_s_commands_run(get_stack: GetStack, folder: Path, comman
     await stack.until_idle()
 
 
+@pytest.mark.thorough
 async def test_the_page_s_comparison_runs(get_stack: GetStack, folder: Path) -> None:
     stack = get_stack()
     command, *of_stacks = re.findall(r"^\.venv/bin/penstock (bench ab .*)$", PAGE, re.MULTILINE)
@@ -114,6 +116,7 @@ async def report(stack: Stack, folder: Path, *words: str) -> dict[str, Any]:
     return described
 
 
+@pytest.mark.thorough(but="grpc")
 @pytest.mark.parametrize("http", [False, True], ids=["grpc", "http"])
 async def test_what_the_client_saw_agrees_with_what_the_server_says(
     get_stack: GetStack, folder: Path, http: bool
@@ -137,6 +140,7 @@ async def test_what_the_client_saw_agrees_with_what_the_server_says(
     assert described["summary"]["phases_ms"]["decode"]["count"] == 6
 
 
+@pytest.mark.thorough
 async def test_the_same_seed_asks_the_same_and_processes_share_it(get_stack: GetStack, folder: Path) -> None:
     stack = get_stack()
     options = ("--requests", "8", "--rate", "20", "--input-tokens", "20-80", "--output-tokens", "4")
@@ -151,6 +155,7 @@ async def test_the_same_seed_asks_the_same_and_processes_share_it(get_stack: Get
     assert plan(alone) == plan(shared) != plan(other)
 
 
+@pytest.mark.thorough
 async def test_clients_that_do_not_behave_leave_nothing_behind(get_stack: GetStack, folder: Path) -> None:
     stack = get_stack()
     conducts = ("--cancel", "20%@2", "--disconnect", "20%@0", "--hurried", "20%@5", "--oversized", "20%")

@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from services.cli.capacity.measured_comparison import COMPARED
 from services.cli.capacity.profile_file import read_profile
 from tests.e2e.conftest import GetStack
@@ -33,11 +35,12 @@ async def penstock(stack: Stack, folder: Path, *words: str) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
+@pytest.mark.thorough
 async def test_a_stack_under_load_is_profiled_and_its_load_predicted(
     get_stack: GetStack, tmp_path: Path
 ) -> None:
     """A transport makes all prompts those of prefill workers; a load runs before and beyond the watch."""
-    stack = get_stack(transport="shm")
+    stack = get_stack(1, True, "shm")
     load = ("--rate", "3", "--input-tokens", "40", "--output-tokens", "40", "--duration", "12")
     measuring = asyncio.create_task(penstock(stack, tmp_path, "bench", "serve", *load, "--json", "load.json"))
     try:
@@ -74,7 +77,7 @@ async def test_a_stack_under_load_is_profiled_and_its_load_predicted(
 async def test_a_stack_that_nobody_asks_is_told_what_is_not_known(
     get_stack: GetStack, tmp_path: Path
 ) -> None:
-    stack = get_stack(transport="shm")
+    stack = get_stack(1, True, "shm")
     await stack.until_idle()
     where = ("--state-dir", str(stack.state_dir), "--watch", "0.5")
     code, said = await penstock(stack, tmp_path, "capacity", "profile", "--out", "stack.json", *where)

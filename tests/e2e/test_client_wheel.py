@@ -20,10 +20,11 @@ import typing_extensions
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
 
+pytestmark = pytest.mark.thorough
 SOURCE = REPOSITORY / "protos" / "python"
 README = (SOURCE / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
-"""The third one needs a model with a chat template: see test_openai."""
+"""The third one needs a model with a chat template: test_openai runs all of them without a wheel."""
 TIMEOUT_S = 60
 DEPENDENCIES = (
     Path(grpc.__file__).parent,

@@ -58,6 +58,7 @@ def foreign_tokens(request_id: str, position: int) -> Tokens:
     return Tokens((request_id,), (1,), (position,), ((FOREIGN,),), ("",), ((),), ((),))
 
 
+@pytest.mark.thorough(but="3-True-nats")
 @pytest.mark.parametrize(("decode", "drafts", "transport"), [(3, True, "nats"), (1, True, "shm")])
 async def test_everything_that_a_stack_does_is_permitted(
     get_stack: GetStack, oracle: Oracle, decode: int, drafts: bool, transport: str
@@ -203,6 +204,7 @@ def command_line(process: Path) -> str:
         return ""
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 async def test_a_stack_works_over_tls_with_a_server_of_the_user(
     model_dir: Path, draft_dir: Path, oracle: Oracle, tmp_path: Path

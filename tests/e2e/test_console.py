@@ -53,6 +53,7 @@ async def test_a_question_is_answered_with_its_passages_and_its_timeline(tab: Pa
     assert sum(await tab.run(shares)) == pytest.approx(100, abs=1)
 
 
+@pytest.mark.thorough
 async def test_the_pipeline_shows_every_instance_and_every_pipe(tab: Page, documented_stack: Stack) -> None:
     shown = await tab.run("[...document.querySelectorAll('.instance')].map((each) => each.dataset.key)")
     assert sorted(shown) == sorted(instance.id for instance in documented_stack.instances())
@@ -80,6 +81,7 @@ async def test_nothing_is_asked_of_anybody_else(tab: Page, documented_stack: Sta
     assert [url for url in tab.asked if not url.startswith(f"http://{documented_stack.http}/")] == []
 
 
+@pytest.mark.thorough(but="phone-dark")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 async def test_it_fits_its_window_and_everything_has_a_name(
@@ -95,6 +97,7 @@ async def test_it_fits_its_window_and_everything_has_a_name(
         place.write_bytes(await tab.picture(whole=True))
 
 
+@pytest.mark.thorough
 async def test_the_docs_show_every_operation(tab: Page, documented_stack: Stack) -> None:
     await tab.open(f"http://{documented_stack.http}/docs")
     paths = "fetch('/openapi.json').then((r) => r.json()).then((d) => Object.keys(d.paths).length)"

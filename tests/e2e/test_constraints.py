@@ -44,6 +44,7 @@ CONSTRAINTS: dict[str, tuple[dict[str, Any], Grammar]] = {
 }
 
 
+@pytest.mark.thorough(but="regex-1-True-shm | json_schema-1-False-nats | grammar-1-True-shm")
 @pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
 @pytest.mark.parametrize("name", CONSTRAINTS)
 async def test_a_constrained_answer_is_that_of_the_engine_alone(
@@ -139,6 +140,7 @@ def contradiction(oracle: Oracle) -> tuple[int, dict[str, Any]]:
     return only, {"allowed_token_ids": [only], "bad_word_ids": [pb.TokenIds(ids=[only, only])]}
 
 
+@pytest.mark.thorough(but="1-True-shm")
 @pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
 async def test_constraints_that_leave_nothing_to_draw_later_fail_the_request_behind_its_tokens(
     get_stack: GetStack, oracle: Oracle, decode: int, drafts: bool, transport: str
@@ -170,6 +172,7 @@ async def test_constraints_that_leave_no_first_token_fail_the_request(
     await stack.until_idle()
 
 
+@pytest.mark.thorough(but="1-False-nats")
 @pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
 async def test_a_grammar_that_becomes_too_complex_fails_its_own_request_by_name(
     get_stack: GetStack, decode: int, drafts: bool, transport: str

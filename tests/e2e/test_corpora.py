@@ -75,6 +75,7 @@ def passages_of(answer: Answer) -> list[str]:
     return [passage.text for passage in answer.prompt.passages]
 
 
+@pytest.mark.thorough(but="acme-acme-prices | rival-open")
 @pytest.mark.parametrize(
     ("tenant", "corpus"),
     [("acme", "acme-prices"), ("rival", "rival-prices"), ("acme", "open"), ("rival", "open")],
@@ -84,6 +85,7 @@ async def test_a_tenant_finds_what_is_in_its_corpora(stack: Stack, tenant: str, 
     assert passages_of(answer) == [f"The price of a valve is that of {corpus}."]
 
 
+@pytest.mark.thorough(but="True-acme-rival-prices | False-rival-acme-prices")
 @pytest.mark.parametrize(("tenant", "other"), [("acme", "rival-prices"), ("rival", "acme-prices")])
 @pytest.mark.parametrize("may_degrade", [True, False])
 async def test_another_tenant_s_corpus_is_one_that_is_not_there(

@@ -85,6 +85,7 @@ async def streaming(stub: rpc.InferenceStub) -> AsyncIterator[list[Answer]]:
         await asyncio.gather(*running)
 
 
+@pytest.mark.thorough(but="decode")
 @pytest.mark.parametrize("role", ["decode", "detokenizer"])
 async def test_streams_of_a_drained_instance_finish_exactly_and_a_fresh_one_takes_its_place(
     stack: Stack, role: str
@@ -122,6 +123,7 @@ async def test_a_role_is_restarted_one_instance_after_another_and_no_stream_noti
         assert (answer.outcome, answer.ids, answer.text) == ("finished", expected.ids, expected.text)
 
 
+@pytest.mark.thorough
 async def test_who_does_not_end_in_time_goes_on_draining(stack: Stack) -> None:
     drained = stack.instances("decode")[0]
     before = lives(stack, drained.id)
@@ -135,6 +137,7 @@ async def test_who_does_not_end_in_time_goes_on_draining(stack: Stack) -> None:
     assert {answer.end.outcome for answer in answers if answer.end} == {pb.OUTCOME_FINISHED}
 
 
+@pytest.mark.thorough(but="detokenizer")
 @pytest.mark.parametrize("role", ["decode", "detokenizer"])
 async def test_a_stopped_instance_is_killed_and_its_next_life_serves(stack: Stack, role: str) -> None:
     stopped = stack.instances(role)[0]

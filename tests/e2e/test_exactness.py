@@ -52,6 +52,7 @@ async def ask_all(address: str, asked: list[list[int]], **sampling: object) -> l
         return await asyncio.gather(*(one(prompt) for prompt in asked))
 
 
+@pytest.mark.thorough(but="1-True-shm | 3-True-nats")
 @pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
 async def test_greedy_ids_and_text_equal_transformers_16_at_once(
     get_stack: GetStack, oracle: Oracle, decode: int, drafts: bool, transport: str
@@ -75,6 +76,7 @@ def alone(oracle: Oracle) -> list[list[int]]:
     return [list(llm.generate([prompt], params)[0].token_ids) for prompt in asked]
 
 
+@pytest.mark.thorough(but="1-False-nats | 3-True-nats")
 @pytest.mark.parametrize(("decode", "drafts", "transport"), STACKS)
 async def test_a_seed_gives_the_same_text_at_temperature_1_whichever_worker_batch_or_drafter(
     get_stack: GetStack, oracle: Oracle, alone: list[list[int]], decode: int, drafts: bool, transport: str
@@ -122,6 +124,7 @@ async def test_drafts_reach_the_decode_worker(get_stack: GetStack, oracle: Oracl
     assert used + late > 0
 
 
+@pytest.mark.thorough
 async def test_shared_memory_is_chosen_by_itself_on_one_host(get_stack: GetStack, oracle: Oracle) -> None:
     stack = get_stack(3, False, "auto")
     await ask_all(stack.grpc, [oracle.encode(opening) for opening in OPENINGS])

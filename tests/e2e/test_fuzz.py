@@ -22,6 +22,7 @@ def fleet() -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough(but="grpc_request | http_request | bus_message")
 @pytest.mark.parametrize(
     "target", [each for each in TARGETS.values() if each.has_stack], ids=lambda target: target.name
 )

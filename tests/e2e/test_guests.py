@@ -98,6 +98,7 @@ def waited_in_line(answer: Answer) -> bool:
     return "line" in {phase.name for phase in answer.end.timeline.phases}
 
 
+@pytest.mark.thorough(but="1")
 @pytest.mark.parametrize("light_gateway", [0, 1])
 async def test_a_light_tenants_request_is_a_guest_at_any_gateway_and_every_text_is_the_same(
     stack: Stack, long_model: Path, light_gateway: int

@@ -191,6 +191,7 @@ def schemathesis() -> str:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_schemathesis_finds_no_answer_that_is_not_described(
     stack: Stack, tmp_path: Path, way: tuple[str, ...]

@@ -25,6 +25,7 @@ SMALL = ("--corpus", "none", "--retriever", "0", "--draft", "none")
 IDS = [5, 6, 7] * 10
 
 
+@pytest.mark.thorough
 async def test_a_kept_model_is_served_by_its_name_and_stays_while_a_stack_serves_it(
     model_dir: Path, oracle: Oracle
 ) -> None:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.conftest import GetStack, options
 from tests.support.client import connect, generate, request
 from tests.support.stack import Stack
@@ -26,6 +28,7 @@ async def test_neither_prompt_nor_completion_is_in_any_log(get_stack: GetStack) 
     assert answer.text.strip()[:30] not in log
 
 
+@pytest.mark.thorough
 async def test_at_debug_level_each_service_has_a_line_for_a_request(model_dir: Path, draft_dir: Path) -> None:
     """The ends of all of them are joined by the id; the gateway's names everybody."""
     environ = {"PENSTOCK_LOG_LEVEL": "debug", "PENSTOCK_GATEWAY_LOCAL_PREFILL_TOKENS": "0"}

@@ -114,6 +114,7 @@ def test_a_stream_adds_up_to_the_answer_at_once(client: OpenAI, model: str) -> N
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
 
 
+@pytest.mark.thorough
 async def test_an_asynchronous_client_streams_the_text_that_grpc_has(stack: Stack, model: str) -> None:
     async with connect(stack.grpc) as stub:
         ours = await generate(stub, request(STORY, temperature=1.0, seed=7, max_tokens=24))
@@ -149,6 +150,7 @@ def test_a_response_is_answered_and_goes_on_from_what_it_was(client: OpenAI, mod
     assert second.usage.input_tokens > first.usage.total_tokens
 
 
+@pytest.mark.thorough
 def test_a_stream_of_a_response_adds_up_to_the_response_at_once(client: OpenAI, model: str) -> None:
     options: Any = {"model": model, "input": QUESTION, "max_output_tokens": 24, "extra_body": {"seed": 5}}
     whole = client.responses.create(**options)
@@ -161,6 +163,7 @@ def test_a_stream_of_a_response_adds_up_to_the_response_at_once(client: OpenAI, 
     assert happened[-1].response.usage.total_tokens == whole.usage.total_tokens
 
 
+@pytest.mark.thorough
 def test_a_structured_response_is_parsed_by_the_client(client: OpenAI, model: str) -> None:
     options: Any = {"model": model, "input": QUESTION, "max_output_tokens": 400, "temperature": 0}
     at_once = client.responses.parse(**options, text_format=Pet)
@@ -181,6 +184,7 @@ def test_a_tool_that_has_to_be_called_is_called_as_its_schema_says(client: OpenA
     assert answer.usage.completion_tokens > 10
 
 
+@pytest.mark.thorough
 def test_a_streamed_call_adds_up_to_the_call_at_once(client: OpenAI, model: str) -> None:
     options: Any = {"model": model, "messages": QUESTION, "tools": TOOLS, "seed": 5, "max_tokens": 400}
     options["tool_choice"] = {"type": "function", "function": {"name": "weather"}}
@@ -217,6 +221,7 @@ def test_the_result_of_a_call_goes_back_and_is_answered(client: OpenAI, model: s
     assert (cached.cached_tokens or 0) >= (first.usage.prompt_tokens // 16) * 16
 
 
+@pytest.mark.thorough
 def test_a_tool_that_nothing_asks_for_leaves_the_text_alone(client: OpenAI, model: str) -> None:
     options: Any = {"model": model, "messages": QUESTION, "temperature": 0, "max_tokens": 12}
     free = client.chat.completions.create(**options, tools=TOOLS, tool_choice="auto")
@@ -227,6 +232,7 @@ def test_a_tool_that_nothing_asks_for_leaves_the_text_alone(client: OpenAI, mode
     assert unheard.choices[0].message.content == without.choices[0].message.content
 
 
+@pytest.mark.thorough
 def test_beside_tools_an_answer_without_calls_has_the_format_that_was_asked_for(
     client: OpenAI, model: str
 ) -> None:
@@ -247,6 +253,7 @@ def test_beside_tools_an_answer_without_calls_has_the_format_that_was_asked_for(
         assert set(json.loads(choice.message.content or "")) == {"name", "old"}
 
 
+@pytest.mark.thorough
 def test_a_schema_that_no_grammar_expresses_is_named(client: OpenAI, model: str) -> None:
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"if": {}, "then": {}}}}
     with pytest.raises(openai.BadRequestError, match="uses keywords that are not supported") as refused:
@@ -254,6 +261,7 @@ def test_a_schema_that_no_grammar_expresses_is_named(client: OpenAI, model: str)
     assert refused.value.param == f"tools[{len(TOOLS)}].function.parameters"
 
 
+@pytest.mark.thorough
 def test_a_response_calls_a_tool_and_goes_on_with_its_result(client: OpenAI, model: str) -> None:
     tools: Any = [{"type": "function", **tool["function"]} for tool in TOOLS]
     options: Any = {"model": model, "tools": tools, "parallel_tool_calls": False, "extra_body": {"seed": 5}}
@@ -398,6 +406,8 @@ async def test_the_search_that_the_page_prints_finds_what_it_asks_for(stack: Sta
 
 OWN_CLIENT_PAGE, AGENTS_PAGE = "protos/python/README.md", "services/gateway/AGENTS.md"
 OWN_CLIENT_PROGRAMS = {
+    "Shed as error": (OWN_CLIENT_PAGE, r"[\s\S]*\w[\s\S]*\n\[\d+ tokens\]\n"),
+    "AsyncClient(": (OWN_CLIENT_PAGE, r"[\s\S]*\w"),
     "client.generate(turns": (OWN_CLIENT_PAGE, r'weather \{"city": "(Oslo|Rome)"\}\n[\s\S]*\w'),
     "client.rerank(": (OWN_CLIENT_PAGE, r"(\S*README\.md [\s\S]+\n){3}[\d.]+ A block holds 16 tokens\.\n"),
     "AgentHints(": (AGENTS_PAGE, r"[\s\S]*\w"),

@@ -13,6 +13,7 @@ from tests.support.client import Answer, connect, generate, request
 from tests.support.oracle import Oracle
 from tests.support.stack import Stack
 
+pytestmark = pytest.mark.thorough
 PATIENCE_MS = 50_000
 SHORT = {
     "canal.md": "The old canal was dug by hand in nine years.",

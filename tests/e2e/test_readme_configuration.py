@@ -49,6 +49,7 @@ async def test_a_stack_with_the_readme_s_configuration_answers(printed: Path) ->
     assert answer.prompt.sampling.temperature == pytest.approx(0.7)
 
 
+@pytest.mark.thorough
 async def test_a_stack_draws_as_its_model_s_generation_config_says_and_tells_so(
     model_dir: Path, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ async def test_a_stack_draws_as_its_model_s_generation_config_says_and_tells_so(
     assert defaults["top_p"] == "1, built in"
 
 
+@pytest.mark.thorough
 def test_what_the_readme_says_of_sampling_in_the_environment_counts(tmp_path: Path) -> None:
     words = re.findall(r"(PENSTOCK_MODEL_DEFAULT_SAMPLING)=(\S+)", GATEWAY_PAGE.read_text())
     expected = ({"temperature": 1.0, "top_p": 1.0}, {"temperature": 0.7, "top_k": 40})

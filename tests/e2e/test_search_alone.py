@@ -18,6 +18,7 @@ from shared.files.api_key_file import ApiKey, describe_api_key, hash_api_key, ne
 from tests.support.client import connect
 from tests.support.stack import Stack
 
+pytestmark = pytest.mark.thorough
 CALL_TIMEOUT_S = 60
 SECRETS = {"acme": new_api_key(), "rival": new_api_key()}
 GATES = """\

@@ -107,6 +107,7 @@ async def test_the_list_has_both_the_first_named_one_first_with_what_they_can_do
     assert (told[FIRST]["default"], told[SECOND]["default"]) == (True, False)
 
 
+@pytest.mark.thorough(but="1")
 @pytest.mark.parametrize("cache", [pb.CACHE_MODE_OFF, pb.CACHE_MODE_EXACT])
 async def test_one_prompt_to_both_in_turns_gets_each_one_s_own_answer(
     stack: Stack, oracles: dict[str, Oracle], cache: pb.CacheMode
@@ -188,6 +189,7 @@ async def test_a_request_without_a_model_takes_the_first_and_one_with_an_unknown
         assert text.strip() == TEXT
 
 
+@pytest.mark.thorough
 async def test_an_adapter_over_one_is_none_of_the_other_s(
     stack: Stack, oracles: dict[str, Oracle], tmp_path: Path
 ) -> None:
@@ -217,6 +219,7 @@ async def test_commands_name_the_model_and_status_shows_who_has_which(stack: Sta
             assert model in lines[instance_of(stack, role, model).id]
 
 
+@pytest.mark.thorough
 async def test_a_conversation_switches_from_one_to_the_other(stack: Stack) -> None:
     command = (sys.executable, "-m", "services.cli", "chat", "--state-dir", str(stack.state_dir))
     with Terminal([*command, "--max-tokens", "8", "--ignore-eos"]) as terminal:
@@ -246,6 +249,7 @@ async def test_metrics_tell_the_models_apart(stack: Stack) -> None:
             assert f'model="{other}"' not in shown
 
 
+@pytest.mark.thorough(but="decode")
 @pytest.mark.parametrize("role", REQUIRED_ROLES)
 async def test_a_model_whose_worker_dies_takes_no_request_of_the_other_along(
     stack: Stack, oracles: dict[str, Oracle], role: str

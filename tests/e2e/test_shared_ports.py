@@ -177,6 +177,7 @@ async def test_a_gateway_that_drains_finishes_its_streams_and_loses_no_connectio
     assert set(got) == {"ok"}
 
 
+@pytest.mark.thorough
 async def test_new_connections_work_beside_a_gateway_that_was_killed(stack: Stack) -> None:
     killed = stack.instances("gateway")[1]
     os.kill(killed.pid, signal.SIGKILL)
@@ -219,6 +220,7 @@ async def test_streams_of_a_killed_gateway_go_on_as_if_nothing_had_happened(stac
     await stack.until_idle()
 
 
+@pytest.mark.thorough
 async def test_a_stream_of_events_goes_on_after_the_last_event_that_came(stack: Stack) -> None:
     whole, broken = Events(), Events()
     async with http_client(stack.http) as client:
@@ -268,6 +270,7 @@ async def test_a_client_that_comes_while_its_stream_still_runs_takes_it_over(sta
     assert again.positions[0] == whole.positions[received]
 
 
+@pytest.mark.thorough(but="grpc")
 @pytest.mark.parametrize("kind", ["grpc", "http"])
 def test_a_second_stack_never_shares_them(stack: Stack, tmp_path: Path, kind: str) -> None:
     port = getattr(stack, kind).rpartition(":")[2]

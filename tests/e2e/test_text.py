@@ -34,6 +34,7 @@ def texts(language: str) -> list[str]:
     return [paragraph["context"][:80] for article in articles[:3] for paragraph in article["paragraphs"][:1]]
 
 
+@pytest.mark.thorough(but="zh | hi")
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_deltas_after_a_prompt_in_any_language_are_the_decode_of_all_ids(
     get_stack: GetStack, oracle: Oracle, language: str

@@ -22,6 +22,7 @@ from tests.support.other_gateway import OtherGateway, open_nats
 from tests.support.stack import Stack, metrics_of
 from tests.support.wait import until
 
+pytestmark = pytest.mark.thorough(but="changed")
 ANIMALS = ("cat", "dog", "bird", "fish", "horse", "cow", "mouse", "frog")
 HISTORY = "Once upon a time there was a little girl who lived near the forest. She had a dog and a cat. " * 4
 WAIT_S = 60.0
@@ -152,6 +153,7 @@ async def test_answers_are_the_same_whether_anything_is_warmed_or_not(warmed: Wa
     await warmed.stack.until_idle()
 
 
+@pytest.mark.thorough
 async def test_requests_at_once_get_the_answers_that_they_get_alone(warmed: Warmed) -> None:
     messages = [asking(animal, 100 + number) for number, animal in enumerate(ANIMALS)]
     together = await asyncio.gather(*(ask(warmed.stack.grpc, message) for message in messages))

@@ -108,6 +108,7 @@ def test_weights_are_mapped_from_one_file_by_all_who_have_the_model(get_stack: G
     assert files("decode") == [of_prefill] * 3
 
 
+@pytest.mark.thorough(but="json-schema")
 @pytest.mark.parametrize(
     ("option", "value", "pattern"),
     [
@@ -115,6 +116,7 @@ def test_weights_are_mapped_from_one_file_by_all_who_have_the_model(get_stack: G
         ("--grammar", 'start: "go" | "stop"', "go|stop"),
         ("--json-schema", '{"type": "boolean"}', "true|false"),
     ],
+    ids=["regex", "grammar", "json-schema"],
 )
 async def test_ask_constrains_the_answer(
     get_stack: GetStack, tmp_path: Path, option: str, value: str, pattern: str
@@ -128,6 +130,7 @@ async def test_ask_constrains_the_answer(
         assert re.fullmatch(pattern, "".join(event["text"] for event in events if event["event"] == "text"))
 
 
+@pytest.mark.thorough
 async def test_ask_says_what_is_wrong_with_a_grammar(get_stack: GetStack) -> None:
     code, output = await penstock(get_stack(), "ask", "Once", "--grammar", "start: missing", "--json")
     assert code == 1
@@ -142,12 +145,14 @@ async def test_ask_exits_with_3_when_the_deadline_expires(get_stack: GetStack) -
     assert json.loads(output.splitlines()[-1])["outcome"] == "expired"
 
 
+@pytest.mark.thorough
 async def test_ask_exits_with_1_when_the_request_is_refused(get_stack: GetStack) -> None:
     code, output = await penstock(get_stack(), "ask", "Once", "--model", "no-such-model", "--json")
     assert code == 1
     assert json.loads(output.splitlines()[-1])["outcome"] == "failed"
 
 
+@pytest.mark.thorough
 async def test_ask_exits_with_2_for_a_usage_error(get_stack: GetStack) -> None:
     code, _ = await penstock(get_stack(), "ask", "Once", "--temperature", "warm")
     assert code == 2
@@ -161,6 +166,7 @@ async def test_status_shows_every_instance(get_stack: GetStack) -> None:
         assert instance.id in output or instance.role == "nats"
 
 
+@pytest.mark.thorough
 async def test_every_gateway_says_where_it_takes_requests(get_stack: GetStack) -> None:
     stack = get_stack()
     (gateway,) = stack.instances("gateway")
