@@ -63,6 +63,7 @@ async def test_kv_goes_over_every_path_and_stands_over_its_floors() -> None:
     assert floors["shm, neighbours"] == ("raw TCP", "memcpy")
 
 
+@pytest.mark.thorough
 async def test_events_of_the_gateway_stand_over_servers_that_only_write() -> None:
     rows = await measure_token_events(SHORT_S, EventLoad(streams=2, tokens=4))
     floors = {
@@ -75,6 +76,7 @@ async def test_events_of_the_gateway_stand_over_servers_that_only_write() -> Non
     }
 
 
+@pytest.mark.thorough
 async def test_a_small_stack_starts_and_a_cancel_frees_all_of_it() -> None:
     rows = await measure_stack_life(SHORT_S, cancels=2)
     assert {row.name: (row.unit, len(row.readings), row.floors) for row in rows} == {
@@ -170,6 +172,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 async def test_a_signal_ends_it_with_all_that_it_started(number: signal.Signals, code: int) -> None:
     process = micro("--only", "bus", "--seconds", "600")
@@ -185,6 +188,7 @@ async def test_a_signal_ends_it_with_all_that_it_started(number: signal.Signals,
     assert [pid for pid in started if is_running(pid)] == []
 
 
+@pytest.mark.thorough
 async def test_a_stack_of_a_commit_runs_its_code_and_is_asked() -> None:
     """Sides of a comparison are started so; this commit is the one that is checked out."""
     before = children(os.getpid())

@@ -50,6 +50,7 @@ def written(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.thorough(but="phone-dark")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 async def test_a_page_fits_every_screen_and_asks_for_nothing(

@@ -95,6 +95,7 @@ async def test_who_loses_its_server_goes_on_through_another(peers: Peers) -> Non
     await peers.hear("after the loss")
 
 
+@pytest.mark.thorough
 async def test_a_server_of_several_that_is_not_there_keeps_nobody_from_starting(peers: Peers) -> None:
     url = ",".join([NOBODY_THERE, peers.cluster.url, f"nats://127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"])
     bus = await Bus.connect(url, name="gateway", credentials=peers.credentials("gateway"))
@@ -109,6 +110,7 @@ async def test_a_server_that_hangs_is_left_while_it_hangs(peers: Peers) -> None:
         await peers.hear("while it hangs")
 
 
+@pytest.mark.thorough
 async def test_bytes_that_a_server_does_not_take_keep_nobody_at_it(peers: Peers) -> None:
     bulk = await BulkConnection.connect(
         peers.cluster.servers[0].url, name="prefill", credentials=peers.credentials("prefill")
@@ -131,6 +133,7 @@ async def test_bytes_that_a_server_does_not_take_keep_nobody_at_it(peers: Peers)
         await bulk.close()
 
 
+@pytest.mark.thorough(but="False")
 @pytest.mark.parametrize("silently", [False, True])
 async def test_a_server_that_has_lost_the_others_is_left(peers: Peers, silently: bool) -> None:
     await peers.at(0, 1)
@@ -140,6 +143,7 @@ async def test_a_server_that_has_lost_the_others_is_left(peers: Peers, silently:
     assert peers.server_of("decode") == 1  # the larger part stays where it is
 
 
+@pytest.mark.thorough
 async def test_who_is_at_the_last_server_stays_there(peers: Peers) -> None:
     await peers.at(0, 0)
     for number in (1, 2):
@@ -161,6 +165,7 @@ async def test_who_is_put_out_comes_back_to_the_server_that_knows_the_new_passwo
     await peers.hear("with the new password")
 
 
+@pytest.mark.thorough
 async def test_a_password_that_one_server_does_not_know_yet_is_shown_to_the_others(peers: Peers) -> None:
     known = peers.credentials("gateway")
     assert known is not None

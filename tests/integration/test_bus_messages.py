@@ -133,6 +133,7 @@ async def test_nobody_listening_is_unavailable_at_once_and_names_the_role(bus: B
     assert caught.value.hop == "decode"
 
 
+@pytest.mark.thorough(but="unavailable-Unavailable")
 @pytest.mark.parametrize(("code", "error"), [("expired", DeadlineExpired), ("unavailable", Unavailable)])
 async def test_who_answers_with_an_error_was_not_silent(
     bus: Bus, server: Server, code: str, error: type[PenstockError]

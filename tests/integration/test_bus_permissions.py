@@ -191,6 +191,11 @@ FORBIDDEN = {
 }
 
 
+@pytest.mark.thorough(
+    but="a decode worker cancels everywhere | a decode worker sends tokens as another | "
+    "a prefill worker cancels as a gateway | a retriever answers unasked | a speculator sends KV | "
+    "a tokenizer beats for a decode worker | the operator cancels | the decode role cancels"
+)
 @pytest.mark.parametrize("attack", FORBIDDEN)
 async def test_what_a_user_has_no_business_to_say_is_refused_and_reaches_nobody(
     closed: ClosedBus, attack: str

@@ -73,6 +73,7 @@ async def test_a_failing_reconnect_callback_does_not_keep_the_next_from_running(
     await until(lambda: called)
 
 
+@pytest.mark.thorough(but="cancel")
 @pytest.mark.parametrize("ends", ["timeout", "cancel"])
 async def test_a_flush_that_was_given_up_does_not_make_the_bus_deaf(
     nats_server: NatsServer, bus: Bus, monkeypatch: pytest.MonkeyPatch, ends: str

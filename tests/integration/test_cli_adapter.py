@@ -91,6 +91,7 @@ async def test_a_load_may_name_tenants_and_later_ones_keep_them(nats_url: str, f
             assert (entry.name, entry.tenants) == ("sql", ("acme", "rival"))
 
 
+@pytest.mark.thorough
 async def test_json_says_what_each_worker_has(nats_url: str, file: Path) -> None:
     async with workers(nats_url, file, refused_at_decode):
         code, out, err = await load(nats_url, file, "--json")
@@ -151,6 +152,7 @@ async def test_the_list_shows_what_there_is_who_has_it_and_what_went_wrong(nats_
     assert (chat["error"], sql["instances"]) == ("it is damaged", ["decode-0", "prefill-0"])
 
 
+@pytest.mark.thorough
 async def test_a_model_that_nobody_serves_and_a_choice_of_several_are_said(nats_url: str, file: Path) -> None:
     async with workers(nats_url, file) as peers:
         code, _, unknown = await load(nats_url, file, "--base", "x")
@@ -162,6 +164,7 @@ async def test_a_model_that_nobody_serves_and_a_choice_of_several_are_said(nats_
     assert read_adapter_file(file) == ()
 
 
+@pytest.mark.thorough
 async def test_an_adapter_of_a_draft_is_for_speculators_alone(nats_url: str, file: Path) -> None:
     async with workers(nats_url, file) as peers:
         await peers.add("speculator", model="draft")
@@ -175,6 +178,7 @@ async def test_a_name_that_is_none_is_a_wrong_option(nats_url: str, file: Path) 
     assert "'a:b' is no name for an adapter" in err
 
 
+@pytest.mark.thorough
 async def test_the_file_is_that_of_the_configuration_where_none_is_named(
     nats_url: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

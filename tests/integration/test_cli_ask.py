@@ -141,6 +141,7 @@ def test_no_answer_moves_the_cursor_of_a_terminal(peer: GeneratePeer) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_json_on_a_terminal_means_the_same_and_moves_no_cursor(peer: GeneratePeer) -> None:
     peer.script = hostile
     with Terminal(command("--grpc", peer.address, "hi", "--json")) as terminal:
@@ -272,6 +273,7 @@ def test_json_has_the_log_probabilities_of_the_prompt(peer: GeneratePeer) -> Non
     assert peer.requests.get(timeout=60).sampling.prompt_logprobs == 0
 
 
+@pytest.mark.thorough(but="3-StatusCode.DEADLINE_EXCEEDED-3-expired | 5-StatusCode.INVALID_ARGUMENT-1-failed")
 @pytest.mark.parametrize(
     ("outcome", "status", "code", "word"),
     [

@@ -137,6 +137,7 @@ def test_timeline_shows_where_the_last_answer_spent_its_time(peer: GeneratePeer)
         terminal.until("first token 3.00 ms, total 10.00 ms\n" + PROMPT)
 
 
+@pytest.mark.thorough
 def test_help_lists_the_commands_and_a_wrong_one_is_told(peer: GeneratePeer) -> None:
     with chat(peer) as terminal:
         terminal.enter("/help\n")
@@ -147,6 +148,7 @@ def test_help_lists_the_commands_and_a_wrong_one_is_told(peer: GeneratePeer) -> 
         terminal.until("there is no /jump; /help lists what there is\n" + PROMPT)
 
 
+@pytest.mark.thorough
 def test_a_text_that_begins_with_a_slash_can_be_said(peer: GeneratePeer) -> None:
     with chat(peer) as terminal:
         terminal.enter("//quit\n")
@@ -185,6 +187,7 @@ def test_a_terminal_that_can_shows_markdown(peer: GeneratePeer) -> None:
     assert "\x1b[1mbold\x1b[0m" in answer
 
 
+@pytest.mark.thorough(but="xterm-256color")
 @pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
 def test_no_answer_moves_the_cursor(peer: GeneratePeer, term: str) -> None:
     def hostile(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
@@ -201,6 +204,7 @@ def test_no_answer_moves_the_cursor(peer: GeneratePeer, term: str) -> None:
     assert not CONTROLS.search(terminal.shown)
 
 
+@pytest.mark.thorough
 def test_ctrl_c_in_a_growing_block_leaves_what_has_come(peer: GeneratePeer) -> None:
     endless(peer)
     with chat(peer, term="xterm-256color") as terminal:
@@ -213,6 +217,7 @@ def test_ctrl_c_in_a_growing_block_leaves_what_has_come(peer: GeneratePeer) -> N
     assert told.count("it begins") == 0  # it stands there already
 
 
+@pytest.mark.thorough
 def test_where_text_cannot_be_shown_again_it_stays_as_it_came(peer: GeneratePeer) -> None:
     peer.script = markdown
     with chat(peer) as terminal:

@@ -92,6 +92,7 @@ def test_the_last_question_is_answered_once_more(peer: GeneratePeer, terminal: T
     assert sent == [["one"], ["one"], ["one", "answer 1", "two"]]
 
 
+@pytest.mark.thorough
 def test_a_retry_that_fails_leaves_the_old_answer(peer: GeneratePeer, terminal: Terminal) -> None:
     told(terminal, "one")
 
@@ -119,6 +120,7 @@ def test_a_conversation_is_kept_and_gone_on_with(
     assert told(terminal, f"/save {file}").startswith("4 messages are in ")
 
 
+@pytest.mark.thorough(but='[] | {"penstock_chat": 2}')
 @pytest.mark.parametrize(
     "data",
     [b"", b"[]", b'{"penstock_chat": 2}', b"\xff", b'{"penstock_chat": 1, "model": "", "system": ""}'],
@@ -131,6 +133,7 @@ def test_another_file_is_neither_loaded_nor_lost(terminal: Terminal, tmp_path: P
     assert file.read_bytes() == data
 
 
+@pytest.mark.thorough
 def test_a_saved_conversation_is_json_that_others_can_read(terminal: Terminal, tmp_path: Path) -> None:
     told(terminal, "one")
     told(terminal, f"/save {tmp_path / 'talk'}")
@@ -141,6 +144,7 @@ def test_a_saved_conversation_is_json_that_others_can_read(terminal: Terminal, t
     ]
 
 
+@pytest.mark.thorough
 def test_near_the_end_of_the_context_it_is_said_what_to_do(peer: GeneratePeer, terminal: Terminal) -> None:
     def script(_request: pb.GenerateRequest, _context: Context) -> Iterator[pb.GenerateEvent]:
         yield prompt()

@@ -55,6 +55,7 @@ def said(peer: GeneratePeer, typed: str, state: Path) -> str:
     return message
 
 
+@pytest.mark.thorough
 def test_a_banner_says_who_answers(peer: GeneratePeer, tmp_path: Path) -> None:
     with chat(peer, tmp_path, "--retrieve") as terminal:
         screen = pyte.Screen(80, 24)
@@ -62,6 +63,7 @@ def test_a_banner_says_who_answers(peer: GeneratePeer, tmp_path: Path) -> None:
     assert screen.display[0].startswith("m · 8,192 tokens of context · retrieval on · /help lists")
 
 
+@pytest.mark.thorough(but="pasted lines | a block")
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
@@ -72,6 +74,7 @@ def test_a_banner_says_who_answers(peer: GeneratePeer, tmp_path: Path) -> None:
         (f"水門{BACKSPACE}\r", "水"),
         (f"not this{CTRL_C}this\r", "this"),
     ],
+    ids=["pasted lines", "a block", "a block of one line", "lines of one", "a correction", "a new beginning"],
 )
 def test_what_was_meant_as_one_message_is_one(
     peer: GeneratePeer, tmp_path: Path, typed: str, message: str
@@ -87,6 +90,7 @@ def test_what_was_typed_is_there_in_the_next_session(peer: GeneratePeer, tmp_pat
     assert history.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.thorough
 def test_a_history_that_cannot_be_kept_is_told_and_the_talk_goes_on(
     peer: GeneratePeer, tmp_path: Path
 ) -> None:
@@ -97,6 +101,7 @@ def test_a_history_that_cannot_be_kept_is_told_and_the_talk_goes_on(
         terminal.until("answer 1.")
 
 
+@pytest.mark.thorough
 def test_ctrl_c_clears_the_line_and_keeps_the_conversation(peer: GeneratePeer, tmp_path: Path) -> None:
     with chat(peer, tmp_path) as terminal:
         terminal.enter("one\r")

@@ -70,6 +70,7 @@ def test_the_card_says_how_often_the_draft_is_right_and_whether_it_pays(made: Pa
     assert "- held back, temperature 0: on the target's own cores the draft " in card
 
 
+@pytest.mark.thorough
 def test_with_more_minutes_it_learns_on(
     draft: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,6 +81,7 @@ def test_with_more_minutes_it_learns_on(
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"wrote {draft}")
 
 
+@pytest.mark.thorough(but="False-, which does not pay here: the same command with more")
 @pytest.mark.parametrize(
     ("pays", "said"),
     [
@@ -109,6 +111,7 @@ def test_with_no_minutes_it_is_only_measured(draft: Path, model: Path, data: Pat
     assert "## Whether it pays" in (draft / "README.md").read_text()
 
 
+@pytest.mark.thorough
 def test_prompts_to_measure_with_may_be_others(draft: Path, model: Path, data: Path) -> None:
     other = data.with_name("other.txt")
     other.write_text("The sun was warm. " * 40)
@@ -135,6 +138,7 @@ def test_a_run_that_was_killed_goes_on_from_what_it_had(model: Path, data: Path,
     assert (out / "model.safetensors").is_file()
 
 
+@pytest.mark.thorough
 def test_a_gguf_file_is_a_target_too(data: Path, tmp_path: Path) -> None:
     folder, file = make_tiny_checkpoint(tmp_path / "target"), tmp_path / "target.gguf"
     ends = {"ggml.bos_token_id": 0, "ggml.eos_token_id": 1}

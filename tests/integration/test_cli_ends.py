@@ -94,6 +94,7 @@ LOADING = [
 """The line that is typed, and the import during which Ctrl-C is pressed."""
 
 
+@pytest.mark.thorough(but="argv1-services.cli.ask.ask_request | argv7-services.cli.local.index_progress")
 @pytest.mark.parametrize(("argv", "module"), LOADING)
 def test_ctrl_c_while_a_command_loads_is_quiet(argv: tuple[str, ...], module: str, tmp_path: Path) -> None:
     running = Running(command(*argv, python=("-X", "importtime")), tmp_path)
@@ -105,6 +106,7 @@ def test_ctrl_c_while_a_command_loads_is_quiet(argv: tuple[str, ...], module: st
     assert code in (130, 0, 1, 2, -signal.SIGINT)
 
 
+@pytest.mark.thorough(but="services.launcher.options")
 @pytest.mark.parametrize("module", ["services.launcher.options", "services.launcher.stack"])
 def test_ctrl_c_while_the_launcher_loads_is_quiet(module: str, tmp_path: Path) -> None:
     python = [sys.executable, "-X", "importtime", "-P", "-m", "services.launcher"]
@@ -115,6 +117,7 @@ def test_ctrl_c_while_the_launcher_loads_is_quiet(module: str, tmp_path: Path) -
     assert code in (130, -signal.SIGINT)  # the latter before there is anything to catch it
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_the_demo_and_its_stack_in_order(tmp_path: Path) -> None:
     running = Running([sys.executable, "-P", "-m", "services.launcher.demo"], tmp_path)
     running.until_stderr(b"starting 7 services")
@@ -149,6 +152,7 @@ SERVICES_LOADING = [
 """A service that is started by hand, and the import during which Ctrl-C is pressed."""
 
 
+@pytest.mark.thorough(but="gateway-grpc._cython | retriever-structlog")
 @pytest.mark.parametrize(("role", "module"), SERVICES_LOADING)
 def test_ctrl_c_while_a_service_loads_is_quiet(role: str, module: str, tmp_path: Path) -> None:
     python = [sys.executable, "-X", "importtime", "-P", "-m", f"services.{role}"]
@@ -230,6 +234,7 @@ async def test_ctrl_c_ends_a_waiting_drain(nats_url: str, play: Play) -> None:
     assert await asyncio.to_thread(running.press_ctrl_c) == (130, "")
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_an_indexing_and_leaves_no_half_index(tmp_path: Path) -> None:
     corpus, state = tmp_path / "corpus", tmp_path / "state"
     corpus.mkdir()
@@ -273,6 +278,7 @@ async def test_ctrl_c_ends_a_benchmark_and_the_process_that_it_measures(tmp_path
 HANGS = 3600.0
 
 
+@pytest.mark.thorough(but="alone | sweep")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -369,12 +375,14 @@ def with_closed_stdout(*argv: str, folder: Path = REPOSITORY) -> tuple[int, str]
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.thorough(but="--help | keys --help")
 @pytest.mark.parametrize("argv", SHORT, ids=" ".join)
 def test_a_closed_pipe_ends_a_command_quietly(argv: tuple[str, ...], tmp_path: Path) -> None:
     code, err = with_closed_stdout(*argv, folder=tmp_path)
     assert (code, err) == (141, "")
 
 
+@pytest.mark.thorough(but="argv2")
 @pytest.mark.parametrize(
     "argv", [("status",), ("status", "--watch"), ("audit",), ("drain", "decode-0", "--yes")]
 )

@@ -77,6 +77,7 @@ async def test_status_lists_every_instance(nats_url: str, play: Play) -> None:
     ]
 
 
+@pytest.mark.thorough(but="40")
 @pytest.mark.parametrize("columns", [80, 40])
 async def test_a_status_fits_the_terminal_and_marks_what_it_cuts(
     nats_url: str, play: Play, columns: int
@@ -213,6 +214,7 @@ async def test_index_builds_and_tells_where(tmp_path: Path) -> None:
     assert "skipped b.txt: it is not UTF-8 text" in err
 
 
+@pytest.mark.thorough
 def test_on_a_terminal_one_line_grows_while_an_index_is_made(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -370,6 +372,7 @@ async def test_on_a_terminal_the_last_of_a_role_is_restarted_after_a_yes_alone(
     assert "decode-0 is ready again after" in terminal.shown
 
 
+@pytest.mark.thorough
 async def test_on_a_terminal_the_last_of_a_role_is_drained_after_a_yes_alone(
     nats_url: str, play: Play
 ) -> None:

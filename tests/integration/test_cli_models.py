@@ -100,6 +100,7 @@ def shown(shell: Shell, name: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.thorough(but="org/tiny@v1")
 @pytest.mark.parametrize("name", [NAME, f"{NAME}@v1"])
 def test_a_model_of_the_hub_is_kept_listed_shown_and_removed(hub: Hub, shell: Shell, name: str) -> None:
     pulled = shell.run("pull", name)
@@ -155,6 +156,7 @@ def test_a_pull_that_is_killed_is_not_seen_and_the_next_one_goes_on_where_it_was
     assert shown(shell, NAME)["trouble"] == ""
 
 
+@pytest.mark.thorough(but="model.safetensors")
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
 def test_a_file_that_is_not_what_the_hub_says_is_refused_and_nothing_kept(
     hub: Hub, shell: Shell, file: str
@@ -191,6 +193,7 @@ def test_a_model_without_room_or_without_checksums_is_refused_before_anything_co
     assert "fetching" not in refused.err
 
 
+@pytest.mark.thorough
 def test_of_several_gguf_files_one_is_named(hub: Hub, shell: Shell) -> None:
     for file in hub.folder.glob("*.safetensors"):
         file.unlink()
@@ -255,6 +258,7 @@ def test_a_hostile_or_wrong_name_is_a_sentence(shell: Shell, argv: tuple[str, ..
     assert "\x07" not in refused.err
 
 
+@pytest.mark.thorough(but="n-1-left1")
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, []), ("n", 1, ["demo"])])
 def test_a_terminal_is_asked_before_a_model_goes(
     shell: Shell, answer: str, code: int, left: list[str]

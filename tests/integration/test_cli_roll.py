@@ -104,6 +104,7 @@ async def test_what_cannot_be_rolled_is_told_and_left_alone(up: Up) -> None:
     assert pids(up) == before
 
 
+@pytest.mark.thorough
 def test_gateways_with_ports_of_their_own_are_rolled_when_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ async def test_instances_come_and_go_while_the_others_stay(up: Up) -> None:
     assert pids(up)["decode-0"] == before["decode-0"]
 
 
+@pytest.mark.thorough
 async def test_what_cannot_be_started_is_named_and_all_others_go_on(up: Up) -> None:
     before, broken = pids(up), up.state_dir.parent / BROKEN
     broken.touch()

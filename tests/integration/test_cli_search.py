@@ -77,6 +77,7 @@ async def test_passages_are_shown_with_where_they_stand(nats_url: str) -> None:
     )
 
 
+@pytest.mark.thorough(but="text")
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
 async def test_no_passage_moves_the_cursor_of_a_terminal(nats_url: str, options: tuple[str, ...]) -> None:
     hostile = ScoredPassage("a\x1b[2J.md", "one\x1b]0;two\x07 three\x9b31m\tfour\nfive", 0.5)

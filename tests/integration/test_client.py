@@ -101,6 +101,7 @@ def in_thread(function: Callable[[str], Read]) -> Callable[[str], Awaitable[Read
 BOTH = pytest.mark.parametrize("read", [in_thread(read_blocking), read_async], ids=["blocking", "async"])
 
 
+@pytest.mark.thorough(but="blocking")
 @BOTH
 async def test_an_answer_streams_with_what_is_known_of_its_prompt_and_its_end(
     nats_url: str, read: Callable[[str], Awaitable[Read]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from services.gateway.scope.outcome import Outcome
 from shared.errors import Unavailable
 from shared.files.api_key_file import new_api_key
@@ -65,6 +67,7 @@ async def test_markup_in_questions_answers_and_passages_stays_text(nats_url: str
         assert await tab.run(refused) == "TypeError"  # the policy lets no text become markup
 
 
+@pytest.mark.thorough
 async def test_a_sentence_leads_to_the_words_that_support_it(nats_url: str) -> None:
     """Places count characters, of which a wave is one, and two of a browser's units."""
     cited = AnswerCited((CitedSentence(2, 23, 2, 6, 20, 0.75), CitedSentence(24, 35, support=0.25)))
@@ -111,6 +114,7 @@ async def enter(tab: Page, key: str) -> None:
     await tab.run("document.querySelector('#key-form').requestSubmit()")
 
 
+@pytest.mark.thorough
 async def test_failed_and_slow_requests_are_found_among_many_others(nats_url: str) -> None:
     lost = Outcome.of(Unavailable("no decode worker is left", hop="decode"))
     rows = "[...document.querySelectorAll('#request-rows tr')].map((row) => row.dataset.key)"
@@ -154,6 +158,7 @@ async def test_a_cancel_ends_the_request_and_keeps_what_has_come(nats_url: str) 
         await until(lambda: any(here.peers.cancels().values()))
 
 
+@pytest.mark.thorough
 async def test_a_cancelled_answer_stays_in_the_conversation_until_a_new_one(nats_url: str) -> None:
     async with page() as tab, edge(nats_url) as here:
         await tab.open(f"http://{here.running.http.address}/")

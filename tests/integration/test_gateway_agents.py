@@ -57,6 +57,7 @@ async def test_prompt_and_answer_are_computed_before_the_next_call_comes(nats_ur
         assert envelope.deadline_us > 0
 
 
+@pytest.mark.thorough(but="switched off")
 @pytest.mark.parametrize(
     ("hints", "options"),
     [

@@ -142,7 +142,7 @@ async def test_a_flood_of_wrong_keys_opens_nothing_and_stops_nobody(nats_url: st
     async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
         call = asyncio.create_task(client.ask(running))
         envelope, _ = await peers.placed()
-        for _ in range(20):
+        for _ in range(4):
             wrong = [(("authorization", f"Bearer {new_api_key()}"),) for _ in range(50)]
             answers = await asyncio.gather(*(generate(running.stub, ask(), metadata=one) for one in wrong))
             assert {answer.status for answer in answers} == {grpc.StatusCode.UNAUTHENTICATED}
@@ -364,6 +364,7 @@ async def tokenizing(running: Running, _: aiohttp.ClientSession, client: Client)
     return str(refused.value.details())
 
 
+@pytest.mark.thorough(but="no JSON | generating | embedding")
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -480,6 +481,7 @@ async def drained(running: Running, _: Fleet, client: Client) -> None:
     running.registry.closing = False
 
 
+@pytest.mark.thorough(but="finished | failed | expired | dropped_in_mid_stream | shed")
 @pytest.mark.parametrize(
     "end",
     [
@@ -507,6 +509,7 @@ async def test_however_a_request_ends_its_place_is_free_again(nats_url: str, key
         assert client.ledger(running).live == 0
 
 
+@pytest.mark.thorough
 async def test_the_next_request_may_follow_the_end_of_the_last_at_once(nats_url: str, keys: Path) -> None:
     client = Client("a", "t", concurrency=1)
     async with fleet(nats_url) as peers, gateway(nats_url, api_keys=write(keys, client)) as running:
@@ -547,6 +550,7 @@ async def test_a_removed_key_lets_its_live_requests_finish_and_begins_no_more(
         assert (await finish(peers, new.ask(running))).outcome == "finished"
 
 
+@pytest.mark.thorough(but='/v1/completions-{"prompt": "hello"} | /tokenize-{"prompt": "hello"}')
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -595,6 +599,7 @@ async def test_limits_change_while_requests_are_live(nats_url: str, keys: Path) 
         assert client.ledger(running).live == 0
 
 
+@pytest.mark.thorough(but="None | ''")
 @pytest.mark.parametrize("content", ["[[key]]\nname = 1\n", "", "\xff", None], ids=repr)
 async def test_a_file_that_cannot_be_used_changes_nothing_until_it_is_put_right(
     nats_url: str, keys: Path, content: str | None

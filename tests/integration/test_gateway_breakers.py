@@ -120,6 +120,7 @@ async def test_one_request_probes_and_its_progress_brings_the_worker_back(nats_u
         assert {(await call).outcome for call in calls} == {"finished"}
 
 
+@pytest.mark.thorough
 async def test_a_probe_whose_client_leaves_makes_room_for_another(nats_url: str) -> None:
     clock = FakeClock()
     async with fleet(nats_url) as peers, gateway(nats_url, clock, ask_timeout_s=0.5) as running:
@@ -139,6 +140,7 @@ async def test_a_probe_whose_client_leaves_makes_room_for_another(nats_url: str)
         assert states(running) == []
 
 
+@pytest.mark.thorough
 async def test_where_all_of_a_role_are_open_they_are_used_anyway(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url, ask_timeout_s=0.5) as running:
         await peers.add("decode", 1, live=7)
@@ -201,6 +203,7 @@ async def test_an_instance_that_a_peer_keeps_away_from_is_left_to_others(nats_ur
         assert (reserves(peers, "decode-0"), reserves(peers, "decode-1")) == (0, 1)
 
 
+@pytest.mark.thorough
 async def test_a_tokenizer_that_breaks_over_several_requests_is_left_to_others(nats_url: str) -> None:
     def silent(message: Message) -> Answer:
         return None if isinstance(message, Tokenize) else default_answer(message)
@@ -253,6 +256,7 @@ async def test_the_refused_are_not_tried_again_before_the_worker_tells_what_room
     assert answer.outcome in ("shed", "expired")  # the latter where the machine is too slow to foresee it
 
 
+@pytest.mark.thorough
 async def test_who_is_refused_for_long_by_one_worker_goes_to_the_other(nats_url: str) -> None:
     def refuse(message: Message) -> Answer:
         full = Overloaded("a long queue", hop="prefill", retry_after_ms=600_000)

@@ -203,6 +203,7 @@ async def computed_again(peers: Fleet, running: Running) -> None:
     await until(lambda: kept(peers))
 
 
+@pytest.mark.thorough(but="silent")
 @pytest.mark.parametrize("broken", ["silent", "overloaded", "gone"])
 async def test_a_retriever_that_does_not_answer_is_a_miss(nats_url: str, broken: str) -> None:
     before = metric.value("penstock_response_cache_asks_total", result="none")
@@ -257,6 +258,7 @@ async def test_a_gateway_s_default_counts_where_the_request_says_nothing(nats_ur
         assert (await generate(running.stub, ask("hello", temperature=0.0))).text == "hi"
 
 
+@pytest.mark.thorough(but="0-semantic-exact-looked_up2 | 2-semantic-off-looked_up5")
 @pytest.mark.parametrize(
     ("own", "of_key", "of_gateway", "looked_up"),
     [

@@ -80,6 +80,7 @@ async def spans_of(collecting: Collector, count: int) -> list[CollectedSpan]:
     return collecting.spans
 
 
+@pytest.mark.thorough(but="rerank")
 @pytest.mark.parametrize("operation", CALLS)
 async def test_a_call_and_whom_it_asks_are_spans_of_its_clients_trace(nats_url: str, operation: str) -> None:
     path, body, of, instance, kind = CALLS[operation]

@@ -140,6 +140,7 @@ async def read_async(address: str) -> list[str]:
     return texts
 
 
+@pytest.mark.thorough(but="True")
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_the_python_client_tells_choices_apart(nats_url: str, blocking: bool) -> None:
     async with serving(nats_url) as (peers, running):

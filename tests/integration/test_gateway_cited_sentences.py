@@ -87,6 +87,7 @@ async def test_the_end_tells_what_supports_each_sentence(nats_url: str) -> None:
     assert message == CiteAnswer("what flows?", TEXT, (LAKE.text, SOURCE.text, RIVER.text))
 
 
+@pytest.mark.thorough(but="wrong0 | wrong4")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -139,6 +140,7 @@ async def test_nobody_is_asked_without_passages_or_without_a_wait(nats_url: str)
         assert asked(peers) == []
 
 
+@pytest.mark.thorough(but="1")
 @pytest.mark.parametrize("beyond", [0, 1])
 async def test_of_a_long_answer_the_beginning_is_cited(nats_url: str, beyond: int) -> None:
     text = "a" * (MAX_CITED_ANSWER_CHARS + beyond)
@@ -150,6 +152,7 @@ async def test_of_a_long_answer_the_beginning_is_cited(nats_url: str, beyond: in
     assert [(cited.start, cited.end) for cited in citations(answer)] == [(0, MAX_CITED_ANSWER_CHARS)]
 
 
+@pytest.mark.thorough(but="3-told1")
 @pytest.mark.parametrize(
     ("level", "told"),
     [
@@ -194,6 +197,7 @@ async def test_an_answer_that_is_kept_keeps_its_citations(nats_url: str) -> None
     assert list(again.end.citations) == TOLD
 
 
+@pytest.mark.thorough
 async def test_responses_cite_the_document_of_each_sentence_that_has_one(nats_url: str) -> None:
     expected = {
         "type": "file_citation",
@@ -218,6 +222,7 @@ async def test_responses_cite_the_document_of_each_sentence_that_has_one(nats_ur
     ]
 
 
+@pytest.mark.thorough
 async def test_a_sentence_that_has_the_number_itself_is_cited_once(nats_url: str) -> None:
     text = "Water flows downhill [3]. It is blue [1]."
     cited = (CitedSentence(0, 25, 3, 0, 21, 0.75), CitedSentence(26, 41, 2, 0, 5, 0.75))

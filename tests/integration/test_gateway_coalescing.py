@@ -188,6 +188,7 @@ def drawn() -> pb.GenerateRequest:
     return ask(temperature=0.5, max_tokens=4)
 
 
+@pytest.mark.thorough(but="options0-other_seed-2 | options3-drawn-2")
 @pytest.mark.parametrize(
     ("options", "make", "placements"),
     [

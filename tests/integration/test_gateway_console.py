@@ -69,6 +69,7 @@ async def test_what_tells_of_all_tenants_is_for_operators(nats_url: str, tmp_pat
     assert "security" not in document.body["paths"]["/"]["get"]
 
 
+@pytest.mark.thorough(but="/ | /console/requests | /openapi.json")
 @pytest.mark.parametrize("path", [*FOR_OPERATORS, *FOR_KEYS, *FOR_ANYBODY])
 async def test_strangers_pages_and_other_names_of_the_host_get_nothing(nats_url: str, path: str) -> None:
     async with edge(nats_url) as here:
@@ -145,6 +146,7 @@ async def test_other_gateways_requests_and_rates_are_shown_and_a_silent_one_is_n
     assert pipeline["latency"]["windows"][1]["outcomes"] == {"finished": 2}
 
 
+@pytest.mark.thorough
 async def test_so_many_running_requests_are_shown_and_all_are_counted(nats_url: str) -> None:
     async with edge(nats_url) as here:
         calls = [here.begin(CHAT, HELLO) for _ in range(MAX_SHOWN_LIVE + 1)]
@@ -189,6 +191,7 @@ async def test_a_head_has_the_headers_alone(nats_url: str) -> None:
     assert (reply.status, reply.body) == (200, "")
 
 
+@pytest.mark.thorough(but="/")
 @pytest.mark.parametrize("path", ["/", "/docs", "/console/files/penstock.svg"])
 async def test_a_page_is_compressed_for_who_takes_that_and_not_sent_again(nats_url: str, path: str) -> None:
     async with edge(nats_url) as here, aiohttp.ClientSession(auto_decompress=False) as client:

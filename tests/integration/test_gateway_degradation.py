@@ -48,6 +48,7 @@ def asked(peers: Fleet) -> list[int]:
     return [m.k for _, m in peers["retriever-0"].of(Retrieve) if isinstance(m, Retrieve)]
 
 
+@pytest.mark.thorough(but="4-3-wanted1-retrieval depth | 5-3-wanted4-retrieval")
 @pytest.mark.parametrize(
     ("level", "k", "wanted", "told"),
     [
@@ -71,6 +72,7 @@ async def test_under_pressure_there_are_fewer_passages_then_none_and_the_client_
     assert metric.value("penstock_degraded_requests_total", what=told) == before + (told != "")
 
 
+@pytest.mark.thorough(but="7")
 @pytest.mark.parametrize("level", [DegradationLevel.RETRIEVAL_DEPTH, DegradationLevel.NEW_REQUESTS])
 async def test_a_request_that_may_not_degrade_has_all_its_passages_at_every_level(
     nats_url: str, level: DegradationLevel

@@ -110,6 +110,7 @@ async def test_it_comes_back_when_descriptors_do_and_says_little_meanwhile(nats_
         assert (await last_words(child)).count(b"\n") < most
 
 
+@pytest.mark.thorough
 async def test_a_service_raises_its_limit_to_all_that_it_may_have(nats_url: str) -> None:
     async with fleet(nats_url), limited(nats_url, "-Sn 200") as child:
         await event(child, "ready")

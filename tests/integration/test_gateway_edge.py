@@ -195,6 +195,7 @@ async def _tolerant(call: AsyncIterator[pb.GenerateEvent]) -> AsyncIterator[pb.G
         return
 
 
+@pytest.mark.thorough(but="Reserve-route")
 @pytest.mark.parametrize(
     ("silent", "hop"),
     [(Tokenize, "tokenizer"), (Reserve, "route"), (None, "prefill")],
@@ -323,6 +324,7 @@ async def test_a_message_for_another_service_is_answered_with_a_typed_error(nats
     assert isinstance(caught.value, PenstockError)
 
 
+@pytest.mark.thorough(but="Generate")
 @pytest.mark.parametrize("method", ["Generate", "Tokenize", "Retrieve"])
 async def test_bytes_that_are_no_message_are_an_invalid_argument(nats_url: str, method: str) -> None:
     before = metric.total("penstock_requests_total", outcome="failed")
@@ -351,6 +353,7 @@ async def test_bytes_that_are_no_message_end_a_stream_of_messages_too(nats_url: 
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.thorough
 async def test_each_of_very_many_calls_at_once_ends_with_a_status_of_ours(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url, max_sessions=1) as running:
         first = asyncio.create_task(generate(running.stub, ask()))

@@ -62,6 +62,7 @@ async def test_a_fleet_that_stays_full_sheds_with_its_hint_before_the_deadline(n
     assert answer.end.error.retry_after_ms == 700
 
 
+@pytest.mark.thorough(but="tokenizer-0-Tokenize | decode-0-Reserve")
 @pytest.mark.parametrize(
     ("instance", "asked"),
     [("tokenizer-0", Tokenize), ("decode-0", Reserve), ("prefill-0", Prefill), ("detokenizer-0", Open)],
@@ -176,6 +177,7 @@ async def test_a_stalled_stream_is_placed_anew(nats_url: str) -> None:
     assert answer.text == "abc"
 
 
+@pytest.mark.thorough
 async def test_a_stream_that_stalls_late_in_its_answer_is_placed_anew(nats_url: str) -> None:
     """Rows in the middle of an answer wake nobody: the last of them still counts."""
     async with fleet(nats_url) as peers, gateway(nats_url, stall_timeout_s=0.5) as running:

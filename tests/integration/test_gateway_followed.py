@@ -64,6 +64,7 @@ async def test_an_answer_carries_the_clients_name_of_its_call_and_ours(nats_url:
         assert shown((await unnamed).headers) == (envelope.request_id, envelope.request_id)
 
 
+@pytest.mark.thorough(but="1")
 @pytest.mark.parametrize("bad", BAD_HEADERS, ids=[str(number) for number in range(len(BAD_HEADERS))])
 async def test_what_cannot_be_used_is_replaced_and_fails_nobody(nats_url: str, bad: dict[str, str]) -> None:
     async with edge(nats_url) as here:

@@ -61,6 +61,7 @@ async def test_a_shed_call_leaves_nothing_to_collect(nats_url: str) -> None:
         assert not left_behind()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_kept_garbage")
 async def test_a_call_that_workers_refuse_leaves_nothing_to_collect(nats_url: str) -> None:
     def full(message: Message) -> PeerAnswer:

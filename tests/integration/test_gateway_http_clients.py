@@ -24,6 +24,7 @@ MUCH_TEXT = 900_000
 """The text of one row, below what a message on the bus may have; nine of them are more than sockets take."""
 
 
+@pytest.mark.thorough(but="False")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_does_not_take_the_end_of_its_answer_loses_its_connection(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, stream: bool
@@ -57,6 +58,7 @@ async def test_a_client_that_does_not_take_the_end_of_its_answer_loses_its_conne
         await here.idle()
 
 
+@pytest.mark.thorough(but="True")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_dropped_connection_cancels_exactly_the_holders(nats_url: str, stream: bool) -> None:
     async with edge(nats_url) as here:

@@ -29,6 +29,7 @@ async def test_a_wrong_field_is_a_400_that_names_it(nats_url: str) -> None:
     assert "send a finite number" in reply.error["message"]
 
 
+@pytest.mark.thorough(but="{ | body5")
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"temperature": NaN}', b"[" * 100_000])
 async def test_what_is_no_json_object_is_a_400(nats_url: str, body: bytes) -> None:
     async with gateway(nats_url) as running, http_client(running.http.address) as client:

@@ -44,6 +44,7 @@ def refuses(message: Message) -> Answer:
     )
 
 
+@pytest.mark.thorough(but="/v1/chat/completions | /v2/rerank | /v1/embeddings")
 @pytest.mark.parametrize("page", PAGES)
 async def test_a_hostile_body_is_refused_with_a_sentence_and_fails_no_page(nats_url: str, page: str) -> None:
     rng = random.Random(f"bodies of {page}")

@@ -119,6 +119,7 @@ async def echoed(here: Edge, body: dict[str, Any]) -> Any:
         return await response.json()
 
 
+@pytest.mark.thorough(but="hello")
 @pytest.mark.parametrize("prompt", ["hello", [ord(letter) for letter in "hello"]])
 async def test_an_echo_with_logprobs_has_those_of_the_prompt(nats_url: str, prompt: Any) -> None:
     async with edge(nats_url) as here:

@@ -122,6 +122,7 @@ FILTERS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.thorough(but="all of them | several")
 @pytest.mark.parametrize("name", FILTERS)
 async def test_filters_are_those_of_the_corpus(nats_url: str, name: str) -> None:
     filters, expected = FILTERS[name]
@@ -150,6 +151,7 @@ def by_scores(message: Message) -> Answer:
     return wanted_passages(Retrieved(passages, "", 1, 1), message)
 
 
+@pytest.mark.thorough(but="0.75 | 0.8")
 @pytest.mark.parametrize("threshold", [0.0, 0.65, 0.75, 0.8, 0.85, 0.95])
 async def test_of_several_queries_the_threshold_holds_of_the_scores_that_are_shown(
     nats_url: str, threshold: float
@@ -222,6 +224,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
 }
 
 
+@pytest.mark.thorough(but="many queries | many values | long query | threshold | or")
 @pytest.mark.parametrize("name", WRONG)
 async def test_what_cannot_be_meant_here_is_refused_by_name(nats_url: str, name: str) -> None:
     body, status, param = WRONG[name]

@@ -47,6 +47,7 @@ def logistic(value: float) -> float:
     return 1 / (1 + math.exp(-value))
 
 
+@pytest.mark.thorough(but="/v2/rerank-2 | /v1/rerank-1")
 @pytest.mark.parametrize(("path", "version"), [("/v1/rerank", "1"), ("/v2/rerank", "2"), ("/rerank", "1")])
 async def test_documents_get_what_cohere_and_jina_answer(nats_url: str, path: str, version: str) -> None:
     reply = await post(nats_url, {**COHERE, "model": RERANKER}, path)
@@ -78,6 +79,7 @@ async def test_documents_that_are_objects_are_read_and_come_back_where_they_are_
     assert [result["document"] for result in reply.body["results"]] == [{"text": "dddd"}, {"text": "bb"}]
 
 
+@pytest.mark.thorough(but="/rerank")
 @pytest.mark.parametrize("path", PATHS)
 async def test_texts_get_the_bare_list_of_text_embeddings_inference(nats_url: str, path: str) -> None:
     reply = await post(nats_url, TEI, path)
@@ -152,6 +154,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
 }
 
 
+@pytest.mark.thorough(but="blank query | long document | many documents | top_n of 0 | both")
 @pytest.mark.parametrize("name", WRONG)
 async def test_a_wrong_field_is_named(nats_url: str, name: str) -> None:
     body, status, param = WRONG[name]

@@ -193,6 +193,10 @@ async def test_an_edge_for_other_machines_is_called_by_any_name_unless_names_are
             assert (await call(client, "/health", host="models.example")).status == status
 
 
+@pytest.mark.thorough(
+    but="/rerank- | /tokenize-text/plain | /v1/chat/completions-application/x-www-form-urlencoded | "
+    "/v1/completions-multipart/form-data | /v1/embeddings-text/plain | /v1/responses-text/plain"
+)
 @pytest.mark.parametrize(
     "kind",
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonp"],
@@ -205,6 +209,7 @@ async def test_a_body_that_does_not_say_that_it_is_json_is_a_415(nats_url: str, 
     assert "application/json" in reply.error["message"]
 
 
+@pytest.mark.thorough(but="Application/JSON | application/json; charset=utf-8")
 @pytest.mark.parametrize(
     "kind", ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/ld+json"]
 )

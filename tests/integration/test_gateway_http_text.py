@@ -98,6 +98,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], int, str]] = {
 }
 
 
+@pytest.mark.thorough(but="blank | long | many tokens | no prompt")
 @pytest.mark.parametrize("name", WRONG)
 async def test_a_wrong_field_is_named(nats_url: str, name: str) -> None:
     path, body, status, param = WRONG[name]

@@ -149,6 +149,7 @@ async def turns_for(running: Running, calls: int) -> int:
     return turns
 
 
+@pytest.mark.thorough
 async def test_a_busy_loop_takes_up_many_calls_in_a_turn(nats_url: str) -> None:
     """A call is four events of gRPC and as many at its client, and the library hands on one in a turn."""
     async with fleet(nats_url) as peers, gateway(nats_url, max_sessions=1) as running:
@@ -287,6 +288,7 @@ async def test_a_connection_without_a_call_is_asked_to_go(
         assert await answers(rpc.InferenceStub(channel))  # it connects again by itself
 
 
+@pytest.mark.thorough(but="127.0.0.1")
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 async def test_connections_without_a_call_make_room_and_one_with_a_call_stays(
     nats_url: str, host: str, monkeypatch: pytest.MonkeyPatch

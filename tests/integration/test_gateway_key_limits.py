@@ -210,6 +210,7 @@ async def test_gateways_together_take_as_many_requests_a_minute_as_the_key_has(
         assert await three.takes(three.other, three.keeper) == [True, False]
 
 
+@pytest.mark.thorough
 async def test_calls_at_once_at_all_gateways_are_taken_as_often_as_the_key_has(
     nats_url: str, keys: Path
 ) -> None:
@@ -218,6 +219,7 @@ async def test_calls_at_once_at_all_gateways_are_taken_as_often_as_the_key_has(
     assert sum(taken for (taken,) in found) == LIMIT
 
 
+@pytest.mark.thorough(but="other")
 @pytest.mark.parametrize("first", ["keeper", "other"])
 async def test_one_gateway_may_take_all_and_then_no_other_has_any(
     nats_url: str, keys: Path, first: str
@@ -279,6 +281,7 @@ async def test_a_gateway_that_dies_gives_back_what_it_had_live(nats_url: str, ke
         await two.ends(live)
 
 
+@pytest.mark.thorough
 async def test_what_is_live_elsewhere_counts_when_its_keeper_has_died(nats_url: str, keys: Path) -> None:
     async with gateways(nats_url, keys, concurrency=1) as two:
         live, survivor = await two.begins(two.other), two.other
@@ -344,6 +347,7 @@ async def test_a_key_whose_keeper_died_goes_on_from_nothing_of_the_minute(nats_u
         assert await two.takes(left, left, left) == [True, True, False]
 
 
+@pytest.mark.thorough
 async def test_a_keeper_that_died_and_is_back_goes_on_from_nothing_too(nats_url: str, keys: Path) -> None:
     async with gateways(nats_url, keys, requests_per_min=LIMIT) as two:
         name = two.keeper
@@ -371,6 +375,7 @@ async def test_a_keeper_that_was_wrongly_taken_for_dead_goes_on_from_what_is_lef
         assert await three.takes(*[three.other, name] * 6) == [True] * LIMIT + [False] * 2
 
 
+@pytest.mark.thorough
 async def test_of_two_that_were_taken_for_dead_nothing_is_sure(nats_url: str, keys: Path) -> None:
     async with gateways(nats_url, keys, 3, requests_per_min=LIMIT) as three:
         name = three.keeper
@@ -425,6 +430,7 @@ async def told(several: Gateways, sender: str, message: Message) -> Message:
         await bus.close()
 
 
+@pytest.mark.thorough(but="(1,)-(-1,) | (1, 2)-(1,)")
 @pytest.mark.parametrize(("uses", "tokens"), [((), ()), ((1,), ()), ((1,), (-1,)), ((1, 2), (1,))], ids=str)
 async def test_uses_that_are_none_are_refused(
     nats_url: str, keys: Path, uses: tuple[int, ...], tokens: tuple[int, ...]
@@ -456,6 +462,7 @@ async def test_what_is_left_is_a_number(nats_url: str, keys: Path) -> None:
 # ---- everything at once -------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="1")
 @pytest.mark.parametrize("seed", range(4))
 async def test_whoever_comes_and_dies_meanwhile_no_more_is_taken_than_the_key_has(
     nats_url: str, keys: Path, seed: int

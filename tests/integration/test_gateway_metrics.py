@@ -50,6 +50,7 @@ async def test_the_tokens_of_a_prompt_count_with_its_first_token_and_the_others_
     assert grown() == (5, 3)
 
 
+@pytest.mark.thorough(but="stop_string-stop")
 @pytest.mark.parametrize(
     ("finish", "reason"), [("stop", "stop"), ("stop_string", "stop"), ("length", "length")]
 )

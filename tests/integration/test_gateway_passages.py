@@ -106,6 +106,7 @@ async def test_what_was_to_be_left_out_is_not_said_to_be_missing(nats_url: str) 
     assert answer.degraded == ""
 
 
+@pytest.mark.thorough(but="True-False")
 @pytest.mark.parametrize(("may_degrade", "reranks"), [(True, False), (False, True)])
 async def test_under_pressure_reranking_is_left_out_where_that_will_do(
     nats_url: str, may_degrade: bool, reranks: bool
@@ -140,6 +141,7 @@ WRONG = {
 }
 
 
+@pytest.mark.thorough(but="large k | long query")
 @pytest.mark.parametrize("name", WRONG)
 async def test_what_cannot_be_searched_for_is_refused_with_what_to_send(nats_url: str, name: str) -> None:
     request, pattern = WRONG[name]

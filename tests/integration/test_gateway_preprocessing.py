@@ -36,6 +36,7 @@ def cancelled(peer: Peer) -> list[tuple[int, str]]:
     return [(envelope.epoch, m.reason) for envelope, m in peer.of(Cancel) if isinstance(m, Cancel)]
 
 
+@pytest.mark.thorough(but="retriever-Retrieve")
 @pytest.mark.parametrize(("role", "asked"), [("tokenizer", Tokenize), ("retriever", Retrieve)])
 async def test_a_client_that_leaves_cancels_the_work_that_is_queued(
     nats_url: str, role: str, asked: type[Message]
@@ -83,6 +84,7 @@ async def test_a_tokenizer_that_answered_is_not_told_of_a_later_cancel(nats_url:
         assert set(peers.cancels()) == {"prefill-0", "decode-0", "detokenizer-0"}
 
 
+@pytest.mark.thorough(but="question-retriever-Retrieve | answer-tokenizer-Tokenize")
 @pytest.mark.parametrize(("role", "asked"), [("tokenizer", Tokenize), ("retriever", Retrieve)])
 @pytest.mark.parametrize("lost", ["question", "answer"])
 async def test_a_server_that_is_killed_during_an_ask_of_the_only_instance_costs_the_request_nothing(

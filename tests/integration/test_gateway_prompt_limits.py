@@ -106,6 +106,7 @@ async def test_a_text_of_more_tokens_than_the_bus_carries_is_a_413(nats_url: str
     assert f"{most + 1} tokens" in reply.error["message"]
 
 
+@pytest.mark.thorough(but="/v1/chat/completions-prompt0-messages")
 @pytest.mark.parametrize(
     ("path", "prompt", "param"),
     [
@@ -135,6 +136,7 @@ ENGLISH = "Water flows through the gate of iron, and stops at the wall. "
 REACH = 16
 
 
+@pytest.mark.thorough(but="too large to be read")
 @pytest.mark.parametrize("over", [False, True], ids=["read by a tokenizer", "too large to be read"])
 async def test_a_megabyte_of_english_is_longer_than_the_context_and_says_by_how_much(
     nats_url: str, over: bool
@@ -182,6 +184,7 @@ async def test_a_megabyte_of_english_is_longer_than_the_context_and_says_by_how_
         assert (told[1], int(told[2])) == (None, tokens)
 
 
+@pytest.mark.thorough(but="16-0")
 @pytest.mark.parametrize(("reach", "context"), [(0, 8192), (REACH, 0), (REACH, 1 << 20)])
 async def test_a_text_whose_size_proves_nothing_is_told_how_large_it_may_be(
     nats_url: str, reach: int, context: int

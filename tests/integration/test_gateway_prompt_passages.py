@@ -120,6 +120,7 @@ async def test_by_default_passages_stand_by_document_and_place_and_are_told_best
     assert answer.prompt.warning == ""
 
 
+@pytest.mark.thorough(but="best_first-0")
 @pytest.mark.parametrize(("usual", "asked"), [(BEST_FIRST, 0), (SHARED_PREFIX, pb.PASSAGE_ORDER_BEST_FIRST)])
 async def test_they_stand_best_first_where_the_server_or_the_request_says_so(
     nats_url: str, usual: str, asked: int

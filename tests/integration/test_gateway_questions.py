@@ -108,6 +108,7 @@ async def test_the_client_s_own_query_is_searched_for_and_told(nats_url: str) ->
     assert answer.prompt.retrieval_query == "area of Oslo"
 
 
+@pytest.mark.thorough(but="True")
 @pytest.mark.parametrize("may_degrade", [True, False])
 async def test_a_question_that_is_too_long_is_searched_for_by_its_beginning_with_a_warning(
     nats_url: str, may_degrade: bool

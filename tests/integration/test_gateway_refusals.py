@@ -41,6 +41,7 @@ async def is_idle(running: Running) -> None:
     await until(lambda: not running.registry.audit().held)
 
 
+@pytest.mark.thorough(but="decode-0")
 @pytest.mark.parametrize("instance", sorted(KINDS))
 async def test_a_request_that_was_refused_expires_at_its_deadline(nats_url: str, instance: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url) as running:

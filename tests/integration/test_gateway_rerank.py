@@ -72,6 +72,7 @@ async def test_texts_come_in_the_order_in_which_they_answer(nats_url: str) -> No
     assert (answer.model, answer.tokens, answer.warning) == (RERANKER, 4, "")
 
 
+@pytest.mark.thorough(but="1-1")
 @pytest.mark.parametrize(("top_n", "count"), [(1, 1), (3, 3), (9, 3)])
 async def test_only_the_best_come_where_no_more_are_wanted(nats_url: str, top_n: int, count: int) -> None:
     async with reranking(nats_url) as (_, running):
@@ -161,6 +162,7 @@ WRONG = {
 }
 
 
+@pytest.mark.thorough(but="long text | many texts | top_n of 0")
 @pytest.mark.parametrize("name", WRONG)
 async def test_what_cannot_be_ranked_is_refused_with_what_to_send(nats_url: str, name: str) -> None:
     request, pattern = WRONG[name]

@@ -176,6 +176,7 @@ async def test_a_worker_that_does_not_answer_may_have_the_stream(nats_url: str) 
     assert answer.end.error.retry_after_ms > 0
 
 
+@pytest.mark.thorough(but="<lambda>-resume-resumed")
 @pytest.mark.parametrize(
     ("answers", "request_of", "result"),
     [
@@ -362,6 +363,7 @@ async def test_events_go_on_after_the_last_id(nats_url: str) -> None:
     assert len(names) == 1
 
 
+@pytest.mark.thorough(but="x~-1~2 | x~9999999999~2")
 @pytest.mark.parametrize(
     "last_id", ["x", "x~1", "x~1~a", "x~1~2", f"{'x' * 600}~1~2", "x~-1~2", "x~9999999999~2"]
 )

@@ -93,6 +93,7 @@ def sources(answer: Answer) -> list[str]:
     return [passage.source for passage in answer.prompt.passages]
 
 
+@pytest.mark.thorough(but="19")
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 async def test_when_a_retriever_stops_or_dies_in_mid_question_another_one_finds_the_passages(
     nats_url: str, tmp_path: Path, how: signal.Signals
@@ -110,6 +111,7 @@ async def test_when_a_retriever_stops_or_dies_in_mid_question_another_one_finds_
     assert sources(answer) == ["gate.md § Port"]  # within the share: else there would be none
 
 
+@pytest.mark.thorough(but="9")
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 async def test_the_only_retriever_that_stops_or_dies_in_mid_question_costs_its_share_at_most(
     nats_url: str, tmp_path: Path, how: signal.Signals

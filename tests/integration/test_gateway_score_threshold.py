@@ -44,6 +44,7 @@ async def test_with_one_or_without_a_threshold_it_is_answered(nats_url: str) -> 
             assert answer.outcome == "finished"
 
 
+@pytest.mark.thorough(but="nan")
 @pytest.mark.parametrize("wrong", [-0.1, 1.5, float("nan")])
 async def test_a_threshold_that_no_score_has_names_its_field(nats_url: str, wrong: float) -> None:
     async with serving(nats_url) as (_, running):

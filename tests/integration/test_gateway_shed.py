@@ -140,6 +140,7 @@ async def test_a_predicted_first_token_that_is_too_late_is_counted(nats_url: str
         await counted.once()
 
 
+@pytest.mark.thorough(but="decode-Reserve")
 @pytest.mark.parametrize(
     ("role", "kind"), [("tokenizer", Tokenize), ("prefill", Prefill), ("decode", Reserve)]
 )

@@ -122,6 +122,7 @@ async def test_a_text_and_a_chat_are_tokenized_as_a_prompt_would_be(nats_url: st
     assert list(chat.token_ids) == [100, 101]
 
 
+@pytest.mark.thorough(but="None | False")
 @pytest.mark.parametrize("wanted", [None, True, False])
 async def test_special_tokens_are_added_unless_the_client_says_no(nats_url: str, wanted: bool | None) -> None:
     async with fleet(nats_url, *TEXT_ROLES) as peers, gateway(nats_url) as running:
@@ -175,6 +176,7 @@ def call(running: Running, request: object) -> Awaitable[object]:
             raise TypeError(request)
 
 
+@pytest.mark.thorough(but="long text | too many texts | no ids")
 @pytest.mark.parametrize("name", WRONG)
 async def test_what_cannot_be_asked_is_refused_with_what_to_send(nats_url: str, name: str) -> None:
     request, pattern = WRONG[name]
@@ -186,6 +188,7 @@ async def test_what_cannot_be_asked_is_refused_with_what_to_send(nats_url: str, 
     assert pattern in str(error.details())
 
 
+@pytest.mark.thorough(but="EmbedRequest")
 @pytest.mark.parametrize(
     "request_",
     [

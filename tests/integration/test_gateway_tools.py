@@ -221,6 +221,7 @@ async def test_a_schema_that_no_worker_can_hold_to_is_named(nats_url: str) -> No
     assert f"cannot be held to ({unsupported})" in reply.body["error"]["message"]
 
 
+@pytest.mark.thorough(but="/v1/chat/completions")
 @pytest.mark.parametrize("path", [CHAT, "/tokenize"])
 async def test_a_wrong_tool_is_named_before_anything_is_asked(nats_url: str, path: str) -> None:
     async with edge(nats_url) as here:

@@ -246,7 +246,7 @@ async def test_after_the_first_token_nobody_falls_back(nats_url: str, tmp_path: 
 async def test_a_key_keeps_to_one_of_the_models_that_share(nats_url: str, tmp_path: Path) -> None:
     async with two_models(nats_url, tmp_path) as (_, running):
         taken: Counter[tuple[str, str]] = Counter()
-        for number in range(64):
+        for number in range(24):
             call = asyncio.create_task(
                 generate(running.stub, asked("canary", sticky_key=f"session-{number % 8}"))
             )
@@ -255,7 +255,7 @@ async def test_a_key_keeps_to_one_of_the_models_that_share(nats_url: str, tmp_pa
             taken[session.request.sticky_key, session.request.model] += 1
             call.cancel()
             await until(lambda: not running.registry.live_count)
-    assert set(taken.values()) == {8}
+    assert set(taken.values()) == {3}
     assert {model for _, model in taken} == {"small", "large"}
 
 
@@ -449,6 +449,7 @@ async def test_an_unsure_answer_is_better_than_none(nats_url: str, tmp_path: Pat
     assert (answer.outcome, answer.text) == ("finished", "ab")
 
 
+@pytest.mark.thorough(but="longer than what is held")
 @pytest.mark.parametrize(
     "fields",
     [

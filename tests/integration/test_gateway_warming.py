@@ -157,6 +157,7 @@ async def test_what_stands_before_any_passage_is_warmed_while_they_are_found(nat
         assert it.cancels() == []  # where it was warmed, its prompt takes its place
 
 
+@pytest.mark.thorough(but="few tokens | off")
 @pytest.mark.parametrize(
     ("request_", "options"),
     [
@@ -403,6 +404,7 @@ async def test_a_worker_that_dies_of_what_it_was_to_warm_is_a_strike(nats_url: s
         assert len(it.peers["prefill-0"].of(Warm)) == 1  # the next one is left alone
 
 
+@pytest.mark.thorough
 async def test_another_workers_last_words_of_what_it_was_not_asked_for_are_no_strike(nats_url: str) -> None:
     async with warmed(nats_url, warm_while_retrieving="off") as it:
         await it.peers.lost(it.question.request_id, WARM_EPOCH, "engine_fault")

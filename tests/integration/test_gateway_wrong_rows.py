@@ -24,6 +24,7 @@ def impossible_hit(message: Message) -> Answer:
     return Accepted(cached_tokens=-7) if isinstance(message, Reserve) else default_answer(message)
 
 
+@pytest.mark.thorough(but="count:draft_proposed--1 | prefill.compute-18446744073709551615")
 @pytest.mark.parametrize("value", WRONG_MARKS)
 @pytest.mark.parametrize("name", ["prefill.compute", "count:draft_proposed"])
 async def test_a_mark_that_cannot_be_is_left_out(nats_url: str, name: str, value: int) -> None:
@@ -37,6 +38,7 @@ async def test_a_mark_that_cannot_be_is_left_out(nats_url: str, name: str, value
     assert answer.end.usage.draft_tokens == 0
 
 
+@pytest.mark.thorough(but="ids1")
 @pytest.mark.parametrize("ids", WRONG_IDS)
 async def test_ids_that_cannot_be_end_their_request_once_and_no_other(
     nats_url: str, ids: tuple[int, ...]

@@ -40,6 +40,7 @@ async def make_pair(nats_url: str) -> AsyncIterator[MakePair]:
         yield make
 
 
+@pytest.mark.thorough(but="1-nats | 2-shm")
 @pytest.mark.parametrize("share", [False, True], ids=["nats", "shm"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_every_byte_arrives_for_random_layouts_tables_and_orders(

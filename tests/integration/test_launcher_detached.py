@@ -102,6 +102,7 @@ async def test_it_returns_when_the_stack_is_ready_which_stays_when_the_terminal_
     await until(lambda: not any(map(running, pids)))
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_a_look_at_the_log_and_not_the_stack(up: Open, state_dir: Path) -> None:
     with up() as terminal:
         assert terminal.end() == 0
@@ -132,6 +133,7 @@ def test_a_stack_that_does_not_become_ready_is_said_why_and_nothing_runs(up: Ope
         assert cause.removeprefix("penstock | ") in logs_shown.shown
 
 
+@pytest.mark.thorough
 def test_ctrl_c_while_it_waits_takes_the_stack_down(up: Open, state_dir: Path, tmp_path: Path) -> None:
     with up(decode=waiting_service(tmp_path)) as terminal:
         terminal.until("decode-0 | waiting")
@@ -183,6 +185,7 @@ def test_whoever_starts_it_from_a_script_waits_for_nothing_of_it(tmp_path: Path,
     assert launcher_of(state_dir) is not None
 
 
+@pytest.mark.thorough
 def test_a_stack_that_is_refused_before_it_begins_has_no_log_to_point_to(
     up: Open, state_dir: Path, tmp_path: Path
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_stack_that_is_refused_before_it_begins_has_no_log_to_point_to(
     assert not state_dir.exists()
 
 
+@pytest.mark.thorough
 def test_a_wrong_option_is_refused_before_anything_begins(up: Open, state_dir: Path) -> None:
     with up("--grpc-port", "70000") as terminal:
         assert terminal.end() == 2

@@ -80,6 +80,7 @@ def listens(nats_url: str) -> bool:
     return True
 
 
+@pytest.mark.thorough
 async def test_with_json_every_line_of_the_log_is_an_object_and_services_are_told_so(start: Start) -> None:
     up = start("--log-format", "json")
     await up.until_ready()
@@ -120,6 +121,7 @@ async def test_ready_is_the_only_line_on_stdout_and_stack_json_describes_the_sta
     await until(lambda: any("decode-0 ready in" in line for line in up.stderr))
 
 
+@pytest.mark.thorough(but="15")
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_drains_in_order_and_leaves_nothing(start: Start, signum: signal.Signals) -> None:
     up = start()
@@ -134,6 +136,7 @@ async def test_a_signal_drains_in_order_and_leaves_nothing(start: Start, signum:
     assert goodbyes == ["gateway-0 | goodbye from gateway-0", "decode-0 | goodbye from decode-0"]
 
 
+@pytest.mark.thorough
 async def test_a_second_hangup_kills_nothing_that_drains(start: Start) -> None:
     up = start()
     await up.until_ready()
@@ -147,6 +150,7 @@ async def test_a_second_hangup_kills_nothing_that_drains(start: Start) -> None:
     ]
 
 
+@pytest.mark.thorough
 async def test_nohup_keeps_a_stack_whose_terminal_has_closed(start: Start) -> None:
     up = start(prefix=("nohup",))
     await up.until_ready()
@@ -156,6 +160,7 @@ async def test_nohup_keeps_a_stack_whose_terminal_has_closed(start: Start) -> No
     assert not any("the terminal has closed" in line for line in up.stderr)
 
 
+@pytest.mark.thorough
 def test_a_terminal_is_told_in_text_and_leaves_nothing_when_it_closes(tmp_path: Path) -> None:
     state_dir = tmp_path / "state"
     driver = write_driver(tmp_path, service_commands(tmp_path))
@@ -243,6 +248,7 @@ async def test_a_state_directory_that_is_full_ends_nothing_and_is_true_again_whe
     assert up.stack()["instances"][0]["pid"] in up.pids()  # which has gone on all the time
 
 
+@pytest.mark.thorough
 async def test_a_start_without_room_is_refused_with_a_sentence(start: Start) -> None:
     up = start(prefix=("/bin/sh", "-c", 'ulimit -f 0; exec "$@"', "sh"))
     assert up.wait() == 2
@@ -328,6 +334,7 @@ async def test_a_service_that_is_stopped_for_good_is_killed_and_started_again(
         assert (row["pid"] == before[1]["pid"]) == (row["metrics"] == before[1]["metrics"])
 
 
+@pytest.mark.thorough
 async def test_a_gateway_that_is_stopped_leaves_the_ports_that_it_shares(start: Start) -> None:
     up = start("--gateway", "2")
     await up.until_ready()
@@ -384,6 +391,7 @@ async def test_a_second_stack_in_the_same_state_directory_is_refused(start: Star
     assert first.stack()["instances"][0]["pid"] in first.pids()
 
 
+@pytest.mark.thorough(but="grpc")
 @pytest.mark.parametrize("edge", ["grpc", "http"])
 async def test_a_taken_port_is_refused_at_once(start: Start, edge: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -416,6 +424,7 @@ async def test_a_nats_server_that_is_not_there_is_named(start: Start) -> None:
     assert "127.0.0.1:1" in up.stderr[-1]
 
 
+@pytest.mark.thorough
 async def test_many_processes_that_write_at_once_never_tear_a_line(start: Start) -> None:
     line = "x" * 3000
     shout = (
@@ -429,6 +438,7 @@ async def test_many_processes_that_write_at_once_never_tear_a_line(start: Start)
     assert {said.partition(" | ")[2] for said in up.stderr if "xxx" in said} == {line + " end"}
 
 
+@pytest.mark.thorough
 async def test_a_launcher_that_its_server_refuses_for_too_long_connects_anew_and_ends_nothing(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

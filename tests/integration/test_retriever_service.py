@@ -689,6 +689,7 @@ async def test_the_process_indexes_becomes_ready_answers_also_from_a_newer_index
     assert '"event": "indexed"' in log
 
 
+@pytest.mark.thorough
 async def test_where_no_corpus_can_be_searched_the_start_ends_with_a_sentence_of_each(
     nats_url: str, tmp_path: Path
 ) -> None:
@@ -757,6 +758,7 @@ def retriever(nats_url: str, folder: Path, **environ: str) -> ForkedProcess:
     return start_forked("services.retriever", {**os.environ, **settings, **environ}, log)
 
 
+@pytest.mark.thorough
 async def test_the_process_says_how_far_its_indexing_is(nats_url: str, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -816,6 +818,7 @@ async def test_who_is_told_to_end_while_it_indexes_ends_between_two_parts_and_ke
     assert '"event": "indexed"' not in log
 
 
+@pytest.mark.thorough
 async def test_corpora_that_can_be_searched_wait_no_longer_than_they_are_told_for_those_that_cannot(
     nats_url: str, tmp_path: Path
 ) -> None:
@@ -857,6 +860,7 @@ async def test_corpora_that_can_be_searched_wait_no_longer_than_they_are_told_fo
     assert log.count('"event": "index_awaited"') == 1
 
 
+@pytest.mark.thorough
 async def test_a_folder_that_is_gone_is_searched_as_it_was_and_its_corpus_says_so(
     nats_url: str, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def test_help_tells_default_meaning_and_choices() -> None:
     assert "one of auto, nats, shm (default: auto)" in words
 
 
+@pytest.mark.thorough(but="decode | gateway")
 @pytest.mark.parametrize("role", ["prefill", "decode", "speculator", "retriever", "gateway"])
 def test_help_loads_nothing_of_what_the_service_does(role: str) -> None:
     done = service(role, "--help", python=("-X", "importtime"))

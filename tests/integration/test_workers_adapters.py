@@ -131,6 +131,7 @@ def expected(engine: Engine, ids: list[int], adapter: str = "", how: SamplingPar
     return drawn
 
 
+@pytest.mark.thorough(but="disaggregated")
 @pytest.mark.parametrize("prefill", [PREFILL, ""], ids=["disaggregated", "local"])
 async def test_rows_of_two_adapters_and_of_none_are_what_each_is_alone(
     edge: Edge, engine: Engine, file: Path, folders: dict[str, str], prefill: str
@@ -153,6 +154,7 @@ async def test_rows_of_two_adapters_and_of_none_are_what_each_is_alone(
     assert len({tuple(answer) for answer in answers[:3]}) == 3
 
 
+@pytest.mark.thorough(but="how1")
 @pytest.mark.parametrize("how", [GREEDY, sampling(temperature=0.8, seed=3, max_tokens=40)])
 async def test_drafts_change_no_answer_of_an_adapter(
     edge: Edge, engine: Engine, file: Path, folders: dict[str, str], how: SamplingParams
@@ -223,6 +225,7 @@ async def test_what_cannot_be_loaded_is_told_and_the_worker_goes_on(
     remove_adapter(file, edge.model_id, "missing")
 
 
+@pytest.mark.thorough(but="prefill")
 @pytest.mark.parametrize("place", ["prefill", "reserve"])
 async def test_a_worker_refuses_another_digest_than_its_own(
     edge: Edge, file: Path, folders: dict[str, str], place: str

@@ -13,6 +13,7 @@ from tests.support.wait import until
 pytestmark = pytest.mark.timeout(300)  # the process starts twice, on whatever machine
 
 
+@pytest.mark.thorough(but="panic-Panic")
 @pytest.mark.parametrize(
     ("fault", "name"), [("error", "RuntimeError"), ("panic", "Panic"), ("cancelled", "CancelledError")]
 )

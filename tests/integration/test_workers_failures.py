@@ -336,6 +336,7 @@ async def test_a_prefill_worker_killed_in_transfer_loses_the_request_and_frees_d
     await edge.until_idle(DECODE)
 
 
+@pytest.mark.thorough(but="cpus-decode | offload-prefill | tensor-parallel-decode")
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 @pytest.mark.parametrize(
     ("options", "fault"),

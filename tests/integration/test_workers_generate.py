@@ -127,6 +127,7 @@ async def play_decode(edge: Edge) -> list[Message]:
     return answers
 
 
+@pytest.mark.thorough(but="decode-nats-no-drafts | decode-shm-drafts")
 @pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
 @pytest.mark.parametrize("decode", DECODES)
 async def test_greedy_tokens_equal_those_of_transformers(
@@ -166,6 +167,7 @@ LOCAL_CASES = {
 }
 
 
+@pytest.mark.thorough(but="penalties | log-probabilities")
 @pytest.mark.parametrize("how", LOCAL_CASES.values(), ids=LOCAL_CASES)
 async def test_prompts_that_decode_computes_get_the_same_tokens_as_those_of_prefill(
     edge: Edge, oracle: Oracle, how: SamplingParams
@@ -211,6 +213,7 @@ async def test_a_worker_that_is_killed_while_it_computes_a_prompt_is_replaced_by
     assert drawn + stream.token_ids == oracle.greedy(prompt, 40, drawn + stream.token_ids)
 
 
+@pytest.mark.thorough(but="drafts")
 @pytest.mark.parametrize("speculator", ["", SPECULATOR], ids=["no-drafts", "drafts"])
 async def test_a_request_with_nothing_left_to_draw_says_so_behind_its_tokens(
     edge: Edge, oracle: Oracle, speculator: str
@@ -330,6 +333,7 @@ async def test_a_lying_speculator_changes_nothing(edge: Edge, oracle: Oracle) ->
     assert stream.token_ids == oracle.greedy(prompt, 80, stream.token_ids)
 
 
+@pytest.mark.thorough
 async def test_a_speculator_that_stood_still_keeps_no_draft_of_requests_that_went_on_without_it(
     edge: Edge, workers: Workers
 ) -> None:
@@ -431,6 +435,7 @@ async def test_blocks_that_decode_has_are_not_sent_again(edge: Edge, oracle: Ora
     assert stream.token_ids == first.token_ids
 
 
+@pytest.mark.thorough(but="decode-shm")
 @pytest.mark.parametrize("decode", DECODES)
 async def test_requests_that_share_a_prefix_nobody_has_yet_are_all_exact(
     edge: Edge, oracle: Oracle, decode: str

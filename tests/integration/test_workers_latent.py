@@ -17,7 +17,10 @@ from tests.support.engine_families import SHAPES
 from tests.support.models import target_model
 from tests.support.sampling import sampling
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.timeout(300),  # the first test waits for the processes, on whatever machine
+]
 PREFILL = "prefill-0"
 DECODES = {"nats": "decode-nats", "shm": "decode-shm"}
 WORKER = {"kv_blocks": 64, "max_sequences": 8}

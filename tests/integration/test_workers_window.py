@@ -19,7 +19,10 @@ from tests.support.models import target_model, windowed_of
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for the processes, on whatever machine
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.timeout(300),  # the first test waits for the processes, on whatever machine
+]
 PREFILL = "prefill-0"
 DECODES = ("decode-nats", "decode-shm")
 WINDOW = KvWindow(40)
