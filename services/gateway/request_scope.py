@@ -101,6 +101,11 @@ class RequestScope:
         ends_unix_us = SYSTEM_CLOCK.unix_us() + round(self.budget.total.remaining_s() * 1e6)
         return request.resume_tokens.make(self.request_id, ends_unix_us, request.resumed, request.flags)
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """The tokens of the answer in which the model thinks, as far as they have come."""
+        return self.response.answer_format.count_thinking(self.state.log.ids)
+
     def record(self, request: Request, outcome: Outcome) -> RequestRecord:
         """Return what there is to tell of the request once its timeline is closed; `request` is what its
         model has made of it."""
@@ -139,4 +144,5 @@ class RequestScope:
             kept=state.kept,
             flags=request.flags,
             counts=timeline.counts,
+            reasoning_tokens=self.reasoning_tokens,
         )

@@ -10,10 +10,12 @@ from shared.blocks.block_hash import BlockHasher
 from shared.errors import ContextExceeded, InvalidRequest, TooLarge
 from shared.messages import (
     MAX_PROMPT_TOKENS,
+    NO_THINKING,
     ChatTurn,
     Detokenize,
     Detokenized,
     GetTokenBytes,
+    PromptThinking,
     TokenBytes,
     Tokenize,
     Tokenized,
@@ -49,12 +51,30 @@ class PromptTokenizer:
             raise TooLarge(f"a prompt of {len(token_ids)} tokens is over the limit of {MAX_PROMPT_TOKENS}")
         seed = self._hasher.seed(message.layout, message.tenant, message.adapter)
         hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
-        answer = Tokenized(pack_ids(token_ids), hashes, passage_places=prompt.passage_places)
+        thinking = self._thinking(token_ids) if message.chat else NO_THINKING
+        answer = Tokenized(
+            pack_ids(token_ids), hashes, passage_places=prompt.passage_places, thinking=thinking
+        )
         if not message.tools:
             return answer
         taught = self._tokenizer.tool_format
         markers = self._tokenizer.special_ids_of(taught.markers)
         return replace(answer, tool_format=taught.name, marker_ids=tuple(markers.items()))
+
+    def _thinking(self, prompt_ids: Sequence[int]) -> PromptThinking:
+        """Say how the model thinks in its answer to a chat; where the chat template has closed the thinking
+        already, it does not."""
+        taught = self._tokenizer.thinking_format
+        if taught is None or self._tokenizer.ends_with(prompt_ids, taught.closing):
+            return NO_THINKING
+        opening_id, closing_id = map(self._tokenizer.token_id, (taught.opening, taught.closing))
+        return PromptThinking(
+            format=taught.name,
+            begun=self._tokenizer.ends_with(prompt_ids, taught.opening),
+            marker_ids=tuple(self._tokenizer.special_ids_of(taught.markers).items()),
+            opening_id=-1 if opening_id is None else opening_id,
+            closing_id=-1 if closing_id is None else closing_id,
+        )
 
     def token_bytes(self, message: GetTokenBytes) -> TokenBytes:
         """Raises InvalidRequest for an id that is none of the vocabulary."""
@@ -124,6 +144,6 @@ def text_chars(message: Tokenize | Detokenize) -> int:
 
 def _chat_texts(message: Tokenize) -> list[str]:
     """Return all that is written in a chat and about its tools, but for passages."""
-    texts = [turn.content for turn in message.chat]
+    texts = [text for turn in message.chat for text in (turn.content, turn.reasoning)]
     texts += [call.arguments for turn in message.chat for call in turn.tool_calls]
     return texts + [part for tool in message.tools for part in (tool.description, tool.parameters)]

@@ -47,13 +47,15 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """`name` is that of who speaks, `tool_call_id` which call a tool's turn is the result of; "" = none."""
+    """`name` is that of who speaks, `tool_call_id` which call a tool's turn is the result of; "" = none.
+    `reasoning`: what an assistant thought before it said the content."""
 
     role: str
     content: str
     name: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +90,37 @@ class Tokenize:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptThinking:
+    """The way in which the model of a prompt thinks before it answers: a `format`'s name, "" for none.
+
+    `begun`: the prompt has opened the thinking. `marker_ids` has those of the format's markers that are
+    special tokens. `opening_id` and `closing_id` are the tokens that open and close the thinking, -1 where
+    those are several.
+    """
+
+    format: str = ""
+    begun: bool = False
+    marker_ids: tuple[tuple[str, int], ...] = ()
+    opening_id: int = -1
+    closing_id: int = -1
+
+
+NO_THINKING = PromptThinking()
+
+
+@dataclass(frozen=True, slots=True)
 class Tokenized:
     """The tokens of a prompt. With tools, `tool_format` is the name of the format that the model was taught
     for its calls, `marker_ids` has those of the format's markers that are special tokens. `passage_places`:
-    of each passage its place among those in the prompt, from 1; 0: there was no room for it."""
+    of each passage its place among those in the prompt, from 1; 0: there was no room for it. `thinking`: how
+    the model of a chat thinks."""
 
     token_ids: bytes
     block_hashes: bytes
     tool_format: str = ""
     marker_ids: tuple[tuple[str, int], ...] = ()
     passage_places: tuple[int, ...] = ()
+    thinking: PromptThinking = NO_THINKING
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.messages.citing import CitedSentence
-from shared.messages.preprocessing import ScoredPassage
+from shared.messages.preprocessing import NO_THINKING, PromptThinking, ScoredPassage
 
 CACHE_DIGEST_BYTES = 32
 MAX_KEPT_TOKENS = 4096
@@ -33,9 +33,10 @@ class ResponseKey:
 
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
-    """An answer as it went out. `text` has calls of tools in it as the model wrote them, in `tool_format`.
-    `prompt_places` are those at which the passages stood in the prompt, one for each; `retrieval_query` is as
-    in PromptInfo, `cited` what the passages support of it."""
+    """An answer as it went out. `text` has calls of tools in it as the model wrote them, in `tool_format`,
+    and before them what it thought, as `thinking` says. `prompt_places` are those at which the passages stood
+    in the prompt, one for each; `retrieval_query` is as in PromptInfo, `cited` what the passages support of
+    it."""
 
     request_id: str
     model: str
@@ -49,6 +50,7 @@ class KeptResponse:
     prompt_places: tuple[int, ...] = ()
     retrieval_query: str = ""
     cited: tuple[CitedSentence, ...] = ()
+    thinking: PromptThinking = NO_THINKING
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ REQUESTS = Counter(
 TENANT_TOKENS = Counter(
     "penstock_tenant_tokens_total",
     "Tokens of requests that were answered, by tenant: prompt, cached (of the prompt), generated, and of "
-    "these kept, coalesced, drafted.",
+    "these reasoning, kept, coalesced, drafted.",
     ["tenant", "model", "kind"],
 )
 TENANT_COMPUTE = Counter(

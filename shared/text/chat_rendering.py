@@ -48,6 +48,8 @@ def _message(turn: ChatTurn, name: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": turn.role, "content": turn.content}
     if name:
         message["name"] = name
+    if turn.reasoning:
+        message["reasoning_content"] = turn.reasoning
     if turn.tool_call_id:
         message["tool_call_id"] = turn.tool_call_id
     if turn.tool_calls:

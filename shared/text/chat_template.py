@@ -16,6 +16,7 @@ from jinja2.utils import Namespace
 
 from shared.errors import InvalidRequest, TooLarge
 from shared.text.template_limits import LimitedEnvironment, counted_steps
+from shared.text.thinking_formats import find_thinking
 from shared.text.tool_formats import find_format
 
 MAX_RENDERED_CHARS = 8 << 20
@@ -56,6 +57,8 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self.tool_format = find_format(source) if "tools" in variables else None
         """The format in which it teaches calls, where it is told of tools at all; None: it is not to be."""
+        self.thinking_format = find_thinking(source)
+        """The format in which its model thinks before it answers, None where it does not."""
 
     def knows_role(self, role: str) -> bool:
         """Return whether the role is written in it at all."""

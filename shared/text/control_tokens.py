@@ -33,9 +33,10 @@ _NAME = "\ufdd1{}\ufdd2"
 
 
 class ControlTokens:
-    """The control tokens of a tokenizer: its special ones and `markers`, which open and close calls of tools.
+    """The control tokens of a tokenizer: its special ones and `markers`, which open and close calls of tools
+    and what a model thinks.
 
-    An assistant's own turns may hold markers, as earlier calls do.
+    What an assistant said may hold markers, as earlier calls do.
     """
 
     def __init__(self, tokenizer: Tokenizer, markers: Iterable[str]) -> None:
@@ -119,6 +120,7 @@ class ControlTokens:
         return replace(
             turn,
             content=_broken(turn.content, pattern),
+            reasoning=_broken(turn.reasoning, self._any),
             name=_broken(turn.name, pattern),
             tool_call_id=_broken(turn.tool_call_id, pattern),
             tool_calls=calls,
@@ -132,7 +134,7 @@ class ControlTokens:
 def _texts(turns: Sequence[ChatTurn], tools: Sequence[Tool]) -> Iterator[str]:
     """Yield all that is said in a chat and of its tools, JSON with its characters as such."""
     for turn in turns:
-        yield from (turn.content, turn.name, turn.tool_call_id)
+        yield from (turn.content, turn.reasoning, turn.name, turn.tool_call_id)
         for call in turn.tool_calls:
             yield from (call.id, _plain_json(call.arguments))
     for tool in tools:

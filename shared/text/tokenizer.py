@@ -19,6 +19,7 @@ from shared.text.control_tokens import ControlTokens
 from shared.text.decoder_stages import DecoderStageFactory, stage_factories, token_bytes
 from shared.text.incremental import IncrementalDecoder, PlainTexts
 from shared.text.retrieval_prompt import INSTRUCTED_FORM
+from shared.text.thinking_formats import ThinkingFormat
 from shared.text.token_reach import most_token_bytes
 from shared.text.tokenizer_files import (
     read_json_file,
@@ -33,6 +34,8 @@ from shared.text.vocabulary import check_vocabulary
 
 MAX_VOCABULARY_IDS = 1 << 22
 """The ids of a vocabulary: the library walks over all of them, and a mask has a bit for each."""
+TAIL_TOKENS = 32
+"""The last tokens of a prompt, in which the opening of a model's thinking has room."""
 PANIC = "PanicException"
 """The name of what the library raises for a fault of its own, which is no Exception."""
 _PROBES = ("Hello, wörld 1\n \U0001f600", "a")
@@ -73,7 +76,9 @@ class TextTokenizer:
         self.retrieval_form = retrieval_form
         """The form in which it was taught to answer from passages (`retrieval_form` in
         tokenizer_config.json)."""
-        self._control_tokens = ControlTokens(tokenizer, self.tool_format.markers)
+        thinking = self.thinking_format
+        markers = (*self.tool_format.markers, *(() if thinking is None else thinking.markers))
+        self._control_tokens = ControlTokens(tokenizer, markers)
 
     @classmethod
     def load(cls, path: Path) -> TextTokenizer:
@@ -166,6 +171,21 @@ class TextTokenizer:
         prompt."""
         known = None if self._chat_template is None else self._chat_template.tool_format
         return known or PLAIN_FORMAT
+
+    @property
+    def thinking_format(self) -> ThinkingFormat | None:
+        """The format in which the model thinks before it answers, by its chat template; None: it does not."""
+        return None if self._chat_template is None else self._chat_template.thinking_format
+
+    def ends_with(self, token_ids: Sequence[int], text: str) -> bool:
+        """Return whether a prompt of these ids ends with `text`, white space aside."""
+        tail: str = self._tokenizer.decode(list(token_ids[-TAIL_TOKENS:]), skip_special_tokens=False)
+        return tail.rstrip().endswith(text)
+
+    def token_id(self, text: str) -> int | None:
+        """Return the id of the one token that is all of `text`, None where that is several."""
+        token_id: int | None = self._tokenizer.token_to_id(text)
+        return token_id
 
     def special_ids_of(self, texts: Iterable[str]) -> dict[str, int]:
         """Return those of `texts` that are special tokens, with their ids."""

@@ -28,7 +28,7 @@ def plain_turns(turns: Sequence[ChatTurn], tools: Sequence[Tool]) -> list[ChatTu
     for turn in turns:
         is_result = turn.role in RESULT_ROLES
         if not is_result:
-            plain.append(ChatTurn(turn.role, _said(turn), turn.name))
+            plain.append(ChatTurn(turn.role, _said(turn), turn.name, reasoning=turn.reasoning))
         elif after_result:  # results of one answer are one turn: many templates want turns to alternate
             plain[-1] = ChatTurn("user", f"{plain[-1].content}\n{_result(turn)}")
         else:

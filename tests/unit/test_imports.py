@@ -155,6 +155,7 @@ GATEWAY_ORDER = (
     "shared_ports",
     "scrape_targets",
     "request",
+    "answer",
     "config",
     "connection_places",
     "edge_certificate",

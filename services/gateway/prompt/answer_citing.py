@@ -69,7 +69,7 @@ class AnswerCiting:
 
     async def cite_answer(self, left_s: float) -> None:
         """Ask, for `left_s` at most; under pressure, and of calls of tools, nothing is asked."""
-        context, text = self._scope.context, self._scope.state.log.kept_text
+        context, text = self._scope.context, self._said()
         wait_s = min(left_s, self._scope.config.cite_wait_ms / 1e3)
         if not self.wanted or not text or self._is_pressed or self._scope.response.has_called or wait_s <= 0:
             return
@@ -86,6 +86,11 @@ class AnswerCiting:
             self._is_possible(each, text) for each in answer.sentences
         ):
             self.sentences = answer.sentences
+
+    def _said(self) -> str:
+        """Return what the answer says, without what was thought before."""
+        written = self._scope.state.log.kept_text or ""
+        return self._scope.response.answer_format.read_whole(written).text
 
     def _is_possible(self, cited: CitedSentence, text: str) -> bool:
         """Whether what a retriever says can be: its numbers go out to clients, who cut texts by them."""

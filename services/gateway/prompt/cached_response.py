@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from services.gateway.answer.answer_format import PLAIN_ANSWER, AnswerFormat
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.fleet.routing import leave_out
 from services.gateway.prompt.response_key import response_key
@@ -70,7 +71,7 @@ class CachedResponse:
         self._missed: MissedLookup | None = None
         self._passages: tuple[ScoredPassage, ...] = ()
         self._prompt_places: tuple[int, ...] = ()
-        self._tool_format = ""
+        self._answer_format = PLAIN_ANSWER
         self._retrieval_query = ""
 
     def set_request(self, request: Request) -> None:
@@ -105,7 +106,7 @@ class CachedResponse:
         self,
         passages: tuple[ScoredPassage, ...],
         prompt_places: tuple[int, ...],
-        tool_format: str,
+        answer_format: AnswerFormat,
         *,
         degraded: str,
         retriever: str,
@@ -116,8 +117,8 @@ class CachedResponse:
         `degraded`: what it is to lack. `retriever` found the passages: the index of another one may be of
         another generation than that which the lookup told of.
         """
-        self._passages, self._prompt_places, self._tool_format = passages, prompt_places, tool_format
-        self._retrieval_query = retrieval_query
+        self._passages, self._prompt_places = passages, prompt_places
+        self._answer_format, self._retrieval_query = answer_format, retrieval_query
         if degraded or (self._request.retrieval.passages and retriever != self._retriever):
             self._missed = None
 
@@ -130,6 +131,7 @@ class CachedResponse:
         """The answer that finished, with what supports it, where one was looked for and not found. Nobody
         waits for it."""
         missed, text = self._missed, state.log.kept_text
+        tool_format = self._answer_format.tool_format
         if missed is None or text is None or state.finish not in KEPT_FINISHES:
             return
         ids, passages = state.log.ids, self._passages
@@ -144,11 +146,12 @@ class CachedResponse:
             token_ids=pack_ids(ids),
             text=text,
             finish=state.finish,
-            tool_format=self._tool_format,
+            tool_format="" if tool_format is None else tool_format.name,
             passages=passages,
             prompt_places=self._prompt_places,
             retrieval_query=self._retrieval_query,
             cited=cited,
+            thinking=self._answer_format.thinking,
         )
         message = KeepResponse(missed.key, kept, bool(self._request.retrieval.passages), missed.generation)
         self._context.tasks.start(f"keep-{self._request_id}", self._send(missed.retriever, message))

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.answer.answer_format import AnswerFormat
 from services.gateway.request.request import Request
-from services.gateway.request.tool_calls import ToolCallParser
 from shared.messages import ChatTurn, ToolCall
-from shared.text.tool_formats import ToolFormat
 
 UNKNOWN = ("a", "0")
 """Two texts that begin differently, in the place of what is not known yet."""
@@ -33,17 +31,13 @@ def next_prompts(request: Request, answer: ChatTurn, answer_ids: Sequence[int]) 
     return [replace(request, chat=(*said, *_what_follows(answer, unknown))) for unknown in UNKNOWN]
 
 
-def answer_turn(text: str, tool_format: ToolFormat | None, call_ids: Sequence[str]) -> ChatTurn:
+def answer_turn(text: str, answer_format: AnswerFormat, call_ids: Sequence[str]) -> ChatTurn:
     """Return an answer as a client says it in its next prompt; `call_ids` are those that it knows the calls
-    by."""
-    if tool_format is None:
-        return ChatTurn("assistant", text)
+    by. What was thought is left out, as templates leave it out."""
     ids = iter(call_ids)
-    parser = ToolCallParser(tool_format, lambda: next(ids, ""))
-    delta = pb.TextDelta(text=text)
-    parser.parse_delta(delta)
+    delta = answer_format.read_whole(text, lambda: next(ids, ""))
     calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in delta.tool_calls)
-    return ChatTurn("assistant", delta.text + parser.held_text(), tool_calls=calls)
+    return ChatTurn("assistant", delta.text, tool_calls=calls)
 
 
 def common_blocks(one: Sequence[bytes], other: Sequence[bytes]) -> int:

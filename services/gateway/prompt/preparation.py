@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.answer.answer_format import PLAIN_ANSWER, AnswerFormat
 from services.gateway.fleet.default_sampling import defaults_in_force, resolve_sampling, sampling_in_force
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.prompt.admission_gate import AdmissionGate
@@ -31,7 +32,7 @@ from shared.blocks.block_hash import BlockHasher
 from shared.errors import InvalidRequest
 from shared.messages import ResponseFound, Retrieved, ScoredPassage, unpack_ids
 from shared.sampling.parameters import NO_LOGPROBS, TokenLogprob
-from shared.text.tool_formats import FORMATS, ToolFormat
+from shared.text.tool_formats import FORMATS
 
 NOTHING_ASKED = Retrieved((), degraded="", embed_us=0, search_us=0)
 
@@ -63,14 +64,14 @@ class ReadPrompt:
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
     """A request that can be routed: `request` as its model's tokenizer has made it, `told` as its client
-    hears of it. `tool_format`: what its text is read for, None for no calls."""
+    hears of it. `answer_format`: how the text of its answer is read."""
 
     request: Request
     model: ModelIdentity
     token_ids: tuple[int, ...]
     request_hashes: RequestHashes
     told: pb.PromptInfo
-    tool_format: ToolFormat | None = None
+    answer_format: AnswerFormat = PLAIN_ANSWER
 
 
 class Preparation:
@@ -119,7 +120,7 @@ class Preparation:
             self._cached.record_prompt(
                 read.found.passages,
                 read.prompt_places,
-                "" if read.prompt.tool_format is None else read.prompt.tool_format.name,
+                AnswerFormat(read.prompt.thinking, read.prompt.tool_format),
                 degraded=read.found.degraded or read.warning,
                 retriever=read.retriever,
                 retrieval_query=read.retrieval_query,
@@ -171,8 +172,9 @@ class Preparation:
 
     def _prepare(self, request: Request, read: ReadPrompt) -> PreparedPrompt:
         model, prompt, budget = read.model, read.prompt, self._scope.budget
-        if prompt.tool_format is not None:
-            request = self._hold_to_calls(request, prompt.tool_format, prompt.marker_ids)
+        answer_format = AnswerFormat(prompt.thinking, prompt.tool_format)
+        if not answer_format.is_plain:
+            request = self._read_answer(request, prompt, answer_format)
         self._scope.allowance.count_prompt(len(prompt.token_ids))
         self._gate.check_tokens(model, len(prompt.token_ids))
         self._begin_log(request, prompt.token_ids)
@@ -186,7 +188,7 @@ class Preparation:
             warning=read.warning,
             retrieval_query=read.retrieval_query,
             sampling=sampling_in_force(request.sampling),
-            resume_token=self._scope.resume_token,
+            resume_token=self._scope.resume_token if request.resumable else "",
             model_choice=choice_event(request),
         )
         self._response.put_prompt(told, may_change=request.may_change_model)
@@ -199,7 +201,7 @@ class Preparation:
             hasher, read.layout, request.cache_scope, prompt.block_hashes, adapter=model.adapter.digest
         )
         measured = _measured(request)
-        return PreparedPrompt(measured, model, prompt.token_ids, request_hashes, told, prompt.tool_format)
+        return PreparedPrompt(measured, model, prompt.token_ids, request_hashes, told, answer_format)
 
     def _answer_from_cache(self, request: Request, found: ResponseFound) -> None:
         """Answer all at once; the session ends as that of the earlier answer did."""
@@ -207,8 +209,7 @@ class Preparation:
         kept = found.response
         self._citing.take_earlier(kept.cited)
         self._timeline.mark_phase("cache")
-        if kept.tool_format in FORMATS:
-            self._response.read_calls(FORMATS[kept.tool_format])
+        self._response.read_answer(AnswerFormat(kept.thinking, FORMATS.get(kept.tool_format)))
         self._response.put_prompt(
             pb.PromptInfo(
                 request_id=self._scope.request_id,
@@ -245,14 +246,25 @@ class Preparation:
         self._timeline.mark_phase("retrieve")
         return found
 
-    def _hold_to_calls(
-        self, request: Request, tool_format: ToolFormat, marker_ids: Mapping[str, int]
-    ) -> Request:
-        """The model writes the calls of its tools in this format alone, and its text is read for them."""
-        grammar = request.tool_use.grammar(tool_format, marker_ids, request.sampling.grammar)
-        self._response.read_calls(tool_format)
-        sampling = replace(request.sampling, grammar=grammar)
-        return replace(request, sampling=sampling, shown_ids=tuple(marker_ids.values()))
+    def _read_answer(self, request: Request, prompt: Prompt, answer_format: AnswerFormat) -> Request:
+        """The text is read for what the model thinks, and for calls of its tools, which it writes in their
+        format alone.
+
+        Where the thinking ends, a gateway that takes the stream over cannot see: it cannot be resumed.
+        """
+        self._response.read_answer(answer_format)
+        tool_format, sampling = answer_format.tool_format, request.sampling
+        if tool_format is not None:
+            grammar = request.tool_use.grammar(tool_format, prompt.marker_ids, sampling.grammar)
+            sampling = replace(sampling, grammar=grammar)
+        shown_ids = dict.fromkeys((*dict(prompt.thinking.marker_ids).values(), *prompt.marker_ids.values()))
+        thinks = bool(prompt.thinking.format)
+        return replace(
+            request,
+            sampling=sampling,
+            shown_ids=tuple(shown_ids),
+            resume_tokens=None if thinks else request.resume_tokens,
+        )
 
     def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
         """Begin the log of what the client is told, with its own prompt where it wants that."""

@@ -25,8 +25,10 @@ from shared.deadline import Deadline
 from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NoAnswer, PenstockError, Unavailable
 from shared.messages import (
+    NO_THINKING,
     ChatTurn,
     Message,
+    PromptThinking,
     Retrieve,
     Retrieved,
     ScoredPassage,
@@ -57,13 +59,15 @@ DEPTH_SHARE = 0.5
 class Prompt:
     """The prompt as ids, with the names of its full blocks. `tool_format`: how the model was told to call
     tools, None where it was not; `marker_ids` are those of its markers that are special tokens.
-    `passage_places`: of each passage its place in the prompt, from 1, or 0 where it is not in the prompt."""
+    `passage_places`: of each passage its place in the prompt, from 1, or 0 where it is not in the prompt.
+    `thinking`: how the model of a chat thinks before it answers."""
 
     token_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
     tool_format: ToolFormat | None = None
     marker_ids: Mapping[str, int] = field(default_factory=dict)
     passage_places: tuple[int, ...] = ()
+    thinking: PromptThinking = NO_THINKING
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,7 @@ class Preprocessor:
             FORMATS.get(answer.tool_format),
             dict(answer.marker_ids),
             tuple(places.get(place, 0) for place in range(len(passages))),
+            answer.thinking if request.chat else NO_THINKING,
         )
         self._read = asked, prompt
         return prompt

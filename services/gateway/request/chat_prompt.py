@@ -100,6 +100,8 @@ def _check_message(path: str, message: pb.ChatMessage, known_ids: set[str]) -> N
     for index, call in enumerate(message.tool_calls):
         _check_call(f"{path}.tool_calls[{index}]", call)
         known_ids.add(call.id)
+    if message.reasoning and message.role != "assistant":
+        raise InvalidRequest(f"{path}.reasoning is set: send it with role assistant alone")
     if message.tool_call_id and message.role not in ("tool", "function"):
         raise InvalidRequest(f"{path}.tool_call_id is set: send it with role tool alone")
     if message.role == "tool" and message.tool_call_id not in known_ids:
@@ -146,6 +148,7 @@ def _turn(message: pb.ChatMessage) -> ChatTurn:
         message.name,
         tuple(ToolCall(call.id, call.name, call.arguments) for call in calls),
         message.tool_call_id,
+        message.reasoning,
     )
 
 

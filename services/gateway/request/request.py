@@ -139,7 +139,7 @@ class Request:
     def prompt_bytes(self) -> int:
         """The length of a prompt that is text or a chat, in bytes of UTF-8."""
         texts = [turn.content for turn in self.chat] or [self.text or ""]
-        texts += [part for turn in self.chat for part in (turn.name, turn.tool_call_id)]
+        texts += [part for turn in self.chat for part in (turn.name, turn.tool_call_id, turn.reasoning)]
         calls = [call for turn in self.chat for call in turn.tool_calls]
         texts += [part for call in calls for part in (call.id, call.name, call.arguments)]
         tools = self.tool_use.tools

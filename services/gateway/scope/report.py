@@ -138,6 +138,7 @@ def _count_usage(record: RequestRecord) -> None:
         ("prompt", record.prompt_tokens),
         ("cached", record.cached_tokens),
         ("generated", record.output_tokens),
+        ("reasoning", record.reasoning_tokens),
         ("kept", record.output_tokens if record.kept else 0),
         ("coalesced", record.coalesced_tokens),
         ("drafted", record.counts["draft_accepted"]),

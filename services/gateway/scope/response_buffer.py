@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.request.tool_calls import ToolCallParser
+from services.gateway.answer.answer_format import PLAIN_ANSWER, AnswerFormat, AnswerReader
 from services.gateway.scope.outcome import Outcome
 from shared.errors import Cancelled
 from shared.sampling.parameters import TokenLogprob
-from shared.text.tool_formats import ToolFormat
 
 MAX_EVENT_LOGPROBS = 4096
 """The most log-probabilities of a prompt in one event: with twenty more beside each it is a megabyte; clients
@@ -50,7 +49,8 @@ class ResponseBuffer:
         self._filled = False
         self._waiting: asyncio.Future[None] | None = None
         """The future of the reader, while there is nothing to read."""
-        self._calls: ToolCallParser | None = None
+        self.answer_format = PLAIN_ANSWER
+        self._reader: AnswerReader | None = None
         self._held = False
 
     def hold(self) -> None:
@@ -63,19 +63,20 @@ class ResponseBuffer:
             self._held = False
             self._fill()
 
-    def read_calls(self, tool_format: ToolFormat) -> None:
-        """Parse the text from here on for calls in this format."""
-        self._calls = ToolCallParser(tool_format)
+    def read_answer(self, answer_format: AnswerFormat) -> None:
+        """Read the text, of which nothing has come yet, in this format."""
+        self.answer_format = answer_format
+        self._reader = None if answer_format.is_plain else answer_format.reader()
 
     @property
     def has_called(self) -> bool:
         """Whether what was taken ends with calls."""
-        return self._calls is not None and self._calls.has_called
+        return self._reader is not None and self._reader.has_called
 
     @property
     def call_ids(self) -> Sequence[str]:
         """Return the ids of the calls that were taken, in order."""
-        return () if self._calls is None else self._calls.call_ids
+        return () if self._reader is None else self._reader.call_ids
 
     def _fill(self) -> None:
         self._filled = True
@@ -95,6 +96,7 @@ class ResponseBuffer:
         yet."""
         self._prompt = self._text = None
         self._held = False
+        self.read_answer(PLAIN_ANSWER)
 
     def put_prompt_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Put the log-probabilities of the prompt's next tokens; they go before any text."""
@@ -140,7 +142,7 @@ class ResponseBuffer:
             self._prompt = None
             return part
         self._filled = False
-        part = ResponsePart(self._prompt, told, self._text_with_calls(), self._end)
+        part = ResponsePart(self._prompt, told, self._read_text(), self._end)
         self._prompt = self._text = None
         return part
 
@@ -153,16 +155,18 @@ class ResponseBuffer:
         position, self._prompt_position = self._prompt_position, self._prompt_position + len(taken)
         return pb.PromptLogprobs(position=position, logprobs=map(_logprob_event, taken))
 
-    def _text_with_calls(self) -> pb.GenerateEvent | None:
+    def _read_text(self) -> pb.GenerateEvent | None:
+        """Return the text that waits, read as the answer's format says."""
         event = self._text
-        if self._calls is None:
+        if self._reader is None:
             return event
         if event is not None:
-            self._calls.parse_delta(event.text)
-        if self._end is not None and (held := self._calls.held_text()):
-            event = pb.GenerateEvent() if event is None else event
-            event.text.text += held
-        return event
+            self._reader.read_delta(event.text)
+        if self._end is None:
+            return event
+        last = pb.GenerateEvent() if event is None else event
+        self._reader.end_delta(last.text)
+        return event if last.text == pb.TextDelta() else last
 
 
 def _logprob_event(logprob: TokenLogprob) -> pb.Logprob:

@@ -33,7 +33,7 @@ class AgentTurn:
         text = state.log.kept_text
         if hints is None or prepared is None or text is None:
             return
-        answer = answer_turn(text, prepared.tool_format, self._scope.response.call_ids)
+        answer = answer_turn(text, prepared.answer_format, self._scope.response.call_ids)
         tools = [call.name for call in answer.tool_calls]
         sessions = self._context.agent_sessions
         sessions.end_call(self._tenant, hints, tools, state.log.next_position)

@@ -132,8 +132,7 @@ class Following:
         self.prompt = replace(prompt, request=own, told=told)
         self._state.begin_phase(RequestPhase.SHARED, prompt.model.served_name)
         self._state.begin_log(TokenLog(len(prompt.token_ids)), PromptLogprobsBuffer())
-        if prompt.tool_format is not None:
-            self._scope.response.read_calls(prompt.tool_format)
+        self._scope.response.read_answer(prompt.answer_format)
         self._scope.response.put_prompt(told)
 
     def on_row(self, row: TextRow, now_s: float) -> None:

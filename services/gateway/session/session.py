@@ -480,6 +480,7 @@ class Session:
             accepted_ngram_draft_tokens=counts["ngram_accepted"],
             replacements=self.state.replacements,
             coalesced_tokens=self.state.shared_tokens,
+            reasoning_tokens=self._scope.reasoning_tokens,
         )
 
     def times(self) -> RequestTimes:

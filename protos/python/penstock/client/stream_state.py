@@ -95,6 +95,7 @@ class StreamState:
     def _add_delta(self, delta: pb.TextDelta) -> None:
         message = self._messages.setdefault(delta.choice, pb.ChatMessage(role="assistant"))
         message.content += delta.text
+        message.reasoning += delta.reasoning
         for part in delta.tool_calls:
             if part.index == len(message.tool_calls):
                 message.tool_calls.add(id=part.id, name=part.name)

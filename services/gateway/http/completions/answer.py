@@ -103,7 +103,10 @@ class Answer:
             sum(usage.prompt_tokens for usage in prompts), sum(usage.completion_tokens for usage in usages)
         )
         cached_tokens = sum(usage.cached_tokens for usage in prompts)
-        return counts | {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
+        counts |= {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
+        if reasoning_tokens := sum(usage.reasoning_tokens for usage in usages):
+            counts |= {"completion_tokens_details": {"reasoning_tokens": reasoning_tokens}}
+        return counts
 
 
 def _counts(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:

@@ -58,6 +58,7 @@ def _messages(body: JsonFields) -> list[pb.ChatMessage]:
             name=message.text("name"),
             tool_calls=read_calls(message),
             tool_call_id=message.text("tool_call_id"),
+            reasoning=message.text("reasoning_content"),
         )
         for message in body.objects("messages")
     ]
@@ -90,8 +91,11 @@ class ChatShape:
         tokens: Sequence[TokenText] | None,
         offset: int,  # noqa: ARG002 - of the other shape
         calls: Sequence[pb.ToolCallDelta] = (),
+        reasoning: str = "",
     ) -> Mapping[str, Any]:
-        delta: dict[str, Any] = {"content": text} if text or not calls else {}
+        delta: dict[str, Any] = {"content": text} if text or not (calls or reasoning) else {}
+        if reasoning:
+            delta["reasoning_content"] = reasoning
         if calls:
             delta["tool_calls"] = call_chunks(calls)
         return _chunk(index, delta, _logprobs(tokens))
@@ -107,8 +111,11 @@ class ChatShape:
         finish_reason: str,
         offset: int,  # noqa: ARG002 - of the other shape
         calls: Sequence[pb.ToolCall] = (),
+        reasoning: str = "",
     ) -> Mapping[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
         if calls:
             message |= {"content": text or None, "tool_calls": call_objects(calls)}
         return {

@@ -62,6 +62,7 @@ class Choice:
         self._logprobs = logprobs
         self._prompt_tokens: list[TokenText] = []
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self._tokens: list[TokenText] = []
         self._calls: list[pb.ToolCall] = []
         self._chars = 0
@@ -94,7 +95,8 @@ class Choice:
         delta = event.text
         text = delta.text
         self.told_tokens += len(delta.token_ids)
-        if self._begun and self._sender is not None and not (self._logprobs or delta.tool_calls):
+        more = self._logprobs or delta.tool_calls or delta.reasoning
+        if self._begun and self._sender is not None and not more:
             if text:
                 self._chars += len(text)
                 await self._sender.send_text(self.prompt.model, self.index, text, self._event_id())
@@ -106,8 +108,12 @@ class Choice:
             self._keep(delta, tokens)
             return
         chunks = self._first_chunks()
-        if text or tokens or delta.tool_calls:
-            chunks.append(self._shape.text_chunk(self.index, text, tokens, self._chars, delta.tool_calls))
+        if text or tokens or delta.tool_calls or delta.reasoning:
+            chunks.append(
+                self._shape.text_chunk(
+                    self.index, text, tokens, self._chars, delta.tool_calls, delta.reasoning
+                )
+            )
             self._chars += len(text)
         if chunks:
             await self._sender.send_chunks(self.prompt.model, chunks, self._event_id())
@@ -130,7 +136,13 @@ class Choice:
         tokens = [*self._prompt_tokens, *self._tokens] if self._logprobs else None
         text = self._echoed + "".join(self._texts)
         return self._shape.whole(
-            self.index, text, tokens, self.finish_reason, self._first_offset(), self._calls
+            self.index,
+            text,
+            tokens,
+            self.finish_reason,
+            self._first_offset(),
+            self._calls,
+            "".join(self._thoughts),
         )
 
     def _first_offset(self) -> int:
@@ -142,6 +154,7 @@ class Choice:
 
     def _keep(self, delta: pb.TextDelta, tokens: Sequence[TokenText] | None) -> None:
         self._texts.append(delta.text)
+        self._thoughts.append(delta.reasoning)
         self._tokens.extend(tokens or ())
         add_calls(self._calls, delta.tool_calls)
 

@@ -60,9 +60,10 @@ class AnswerShape(Protocol):
         tokens: Sequence[TokenText] | None,
         offset: int,
         calls: Sequence[pb.ToolCallDelta] = (),
+        reasoning: str = "",
     ) -> Mapping[str, Any]:
         """`offset`: how many characters of the choice went before; below 0 where the first of `tokens` are no
-        part of its text. `calls`: what is called besides."""
+        part of its text. `calls`: what is called besides; `reasoning`: what was thought before `text`."""
 
     def end_chunk(self, index: int, finish_reason: str) -> Mapping[str, Any]: ...
 
@@ -74,6 +75,7 @@ class AnswerShape(Protocol):
         finish_reason: str,
         offset: int,
         calls: Sequence[pb.ToolCall] = (),
+        reasoning: str = "",
     ) -> Mapping[str, Any]:
         """The choice at once; `offset`: how many characters stand before the first of `tokens`."""
 

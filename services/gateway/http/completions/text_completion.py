@@ -94,6 +94,7 @@ class TextShape:
         tokens: Sequence[TokenText] | None,
         offset: int,
         calls: Sequence[pb.ToolCallDelta] = (),  # noqa: ARG002 - of the other shape
+        reasoning: str = "",  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
         return _choice(index, text, _text_logprobs(tokens, offset), None)
 
@@ -108,6 +109,7 @@ class TextShape:
         finish_reason: str,
         offset: int,
         calls: Sequence[pb.ToolCall] = (),  # noqa: ARG002 - of the other shape
+        reasoning: str = "",  # noqa: ARG002 - of the other shape
     ) -> Mapping[str, Any]:
         return _choice(index, text, _text_logprobs(tokens, offset), finish_reason)
 

@@ -25,7 +25,11 @@ from services.gateway.http.openapi.schema_parts import (
     ref,
     text,
 )
-from services.gateway.http.responses.response_items import CALL_ID_PREFIX, MESSAGE_ID_PREFIX
+from services.gateway.http.responses.response_items import (
+    CALL_ID_PREFIX,
+    MESSAGE_ID_PREFIX,
+    REASONING_ID_PREFIX,
+)
 from services.gateway.http.responses.response_object import ID_PREFIX as RESPONSE_ID_PREFIX
 from services.gateway.http.text_pages import VECTOR_FORMATS
 from services.gateway.request.model_choice import PASSED_OVER
@@ -137,7 +141,10 @@ def _shared_schemas() -> dict[str, Schema]:
         "hardness",
     )
     usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), _COUNT)
-    details = answer_of({"cached_tokens": _COUNT})
+    details = {
+        "prompt_tokens_details": answer_of({"cached_tokens": _COUNT}),
+        "completion_tokens_details": answer_of({"reasoning_tokens": _COUNT}),
+    }
     return {
         "ModelChoice": model_choice,
         "Timeline": timeline,
@@ -145,7 +152,7 @@ def _shared_schemas() -> dict[str, Schema]:
         "Citation": message_schema(pb.Citation),
         "RequestUsage": message_schema(pb.Usage),
         "PenstockPart": answer_of({"requests": array(request)}),
-        "TokenUsage": answer_of({**usage, "prompt_tokens_details": details}, "prompt_tokens_details"),
+        "TokenUsage": answer_of({**usage, **details}, *details),
         "TokenLogprob": _token_logprob(),
     }
 
@@ -179,9 +186,10 @@ def _chat_choice() -> Schema:
             "role": {"const": "assistant"},
             "content": or_null(text()),
             "refusal": {"type": "null"},
+            "reasoning_content": text("what the model thought before it answered"),
             "tool_calls": array(call),
         },
-        "tool_calls",
+        *("reasoning_content", "tool_calls"),
     )
     logprobs = answer_of({"content": array(ref("TokenLogprob")), "refusal": {"type": "null"}})
     return answer_of(
@@ -222,6 +230,15 @@ def _response() -> Schema:
                 "type": {"const": "message"},
                 "role": {"const": "assistant"},
                 "status": text(),
+                "content": array({"type": "object"}),
+            }
+        ),
+        answer_of(
+            {
+                "id": {"type": "string", "pattern": f"^{REASONING_ID_PREFIX}"},
+                "type": {"const": "reasoning"},
+                "status": text(),
+                "summary": array({"type": "object"}),
                 "content": array({"type": "object"}),
             }
         ),

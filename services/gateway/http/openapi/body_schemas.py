@@ -175,6 +175,7 @@ def _chat_message() -> Schema:
         "name": text(),
         "tool_calls": array(ref("ToolCall")),
         "tool_call_id": text(),
+        "reasoning_content": text("what an assistant thought before that"),
     }
     return body_of(made, "role")
 

@@ -10,8 +10,8 @@ from services.gateway.http.completions.error_object import TOO_LONG, FieldNames
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.http.fields.sampling_fields import wrong_choice
 
-TEXT_PARTS = ("input_text", "output_text", "text")
-ITEM_TYPES = ("message", "function_call", "function_call_output")
+TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
+ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output")
 
 
 @dataclass(slots=True)
@@ -21,8 +21,12 @@ class ResponseInput:
     messages: list[pb.ChatMessage] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     call_names: dict[tuple[int, int], str] = field(default_factory=dict)
+    reasoning: str = ""
+    """The thinking of the assistant before its next turn."""
 
     def add_message(self, name: str, message: pb.ChatMessage) -> None:
+        if message.role == "assistant":
+            message.reasoning, self.reasoning = self.reasoning, ""
         self.names.append(name)
         self.messages.append(message)
 
@@ -78,6 +82,8 @@ def _read_item(read: ResponseInput, name: str, item: JsonFields) -> None:
     match item.text("type", "message"):
         case "message":
             read.add_message(name, pb.ChatMessage(role=item.text("role"), content=_text(item, "content")))
+        case "reasoning":
+            read.reasoning = _text(item, "content")
         case "function_call":
             call = pb.ToolCall(
                 id=item.text("call_id"), name=item.text("name"), arguments=item.text("arguments")

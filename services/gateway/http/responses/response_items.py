@@ -12,9 +12,10 @@ from services.gateway.http.responses.citations import Citations, FileCitation
 from shared.text.passage_source import document_of
 
 MESSAGE_ID_PREFIX = "msg_"
+REASONING_ID_PREFIX = "rs_"
 CALL_ID_PREFIX = "fc_"
 ONLY_PART = 0
-"""The index of a message's content."""
+"""The index of the content of a message, and of what is thought."""
 
 Happened = tuple[str, Mapping[str, Any]]
 """An event's name and fields."""
@@ -80,6 +81,44 @@ class MessageItem:
 
 
 @dataclass(slots=True)
+class ReasoningItem:
+    """The thinking of the model before it says or calls anything, told as it is: there is no summary."""
+
+    id: str
+    texts: list[str] = field(default_factory=list)
+
+    def describe(self, status: str) -> dict[str, Any]:
+        return self._head(status) | {"content": [self._part("".join(self.texts))]}
+
+    def opening(self) -> list[Happened]:
+        return [
+            ("output_item.added", {"item": self._head("in_progress") | {"content": []}}),
+            ("content_part.added", self._place() | {"part": self._part("")}),
+        ]
+
+    def grow(self, text: str) -> list[Happened]:
+        self.texts.append(text)
+        return [("reasoning_text.delta", self._place() | {"delta": text})]
+
+    def closing(self, status: str) -> list[Happened]:
+        text = "".join(self.texts)
+        return [
+            ("reasoning_text.done", self._place() | {"text": text}),
+            ("content_part.done", self._place() | {"part": self._part(text)}),
+            ("output_item.done", {"item": self.describe(status)}),
+        ]
+
+    def _head(self, status: str) -> dict[str, Any]:
+        return {"id": self.id, "type": "reasoning", "status": status, "summary": []}
+
+    def _part(self, text: str) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": text}
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self.id, "content_index": ONLY_PART}
+
+
+@dataclass(slots=True)
 class CallItem:
     id: str
     call_id: str
@@ -116,7 +155,7 @@ class ResponseItems:
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
-        self._items: list[MessageItem | CallItem] = []
+        self._items: list[ReasoningItem | MessageItem | CallItem] = []
         self._untold: list[TokenText] = []
         self._documents: dict[int, str] = {}
 
@@ -128,7 +167,7 @@ class ResponseItems:
     def support(self, sentences: Iterable[pb.Citation]) -> list[Happened]:
         """Cite what passages support of the only message; of several, nobody has said of which."""
         match self._items:
-            case [MessageItem() as message]:
+            case [MessageItem() as message] | [ReasoningItem(), MessageItem() as message]:
                 return self._placed(message.support(sentences))
         return []
 
@@ -140,6 +179,8 @@ class ResponseItems:
     def add(self, delta: pb.TextDelta, tokens: Sequence[TokenText]) -> list[Happened]:
         """Tokens without text of their own go with the text that comes next, if any."""
         happened: list[Happened] = []
+        if delta.reasoning:
+            happened += self._add_reasoning(delta.reasoning)
         if delta.text:
             happened += self._add_text(delta.text, [*self._untold, *tokens])
             self._untold = []
@@ -164,6 +205,15 @@ class ResponseItems:
         assert isinstance(message, MessageItem)
         return happened + self._placed(message.grow(text, tokens))
 
+    def _add_reasoning(self, text: str) -> list[Happened]:
+        """Nothing is thought behind what is said."""
+        happened: list[Happened] = []
+        if not self._items:
+            happened += self._open(ReasoningItem(self._id_of_next(REASONING_ID_PREFIX)))
+        reasoning = self._items[0]
+        assert isinstance(reasoning, ReasoningItem)
+        return happened + self._placed(reasoning.grow(text))
+
     def _add_call(self, delta: pb.ToolCallDelta) -> list[Happened]:
         """Id and name are in the first delta of a call."""
         happened: list[Happened] = []
@@ -173,7 +223,7 @@ class ResponseItems:
         assert isinstance(call, CallItem)
         return happened + (self._placed(call.grow(delta.arguments)) if delta.arguments else [])
 
-    def _open(self, item: MessageItem | CallItem) -> list[Happened]:
+    def _open(self, item: ReasoningItem | MessageItem | CallItem) -> list[Happened]:
         """Open an item after the end of the one before."""
         happened = self._placed(self._items[-1].closing("completed")) if self._items else []
         self._items.append(item)

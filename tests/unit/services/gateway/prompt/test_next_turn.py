@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from services.gateway.answer.answer_format import PLAIN_ANSWER, AnswerFormat
 from services.gateway.prompt.next_turn import UNKNOWN, answer_turn, common_blocks, next_prompts
-from shared.messages import ChatTurn, ToolCall
+from shared.messages import ChatTurn, PromptThinking, ToolCall
 from shared.text.tool_formats import FORMATS
 from tests.support.text_request import text_request
 
-HERMES = FORMATS["hermes"]
+HERMES = AnswerFormat(tool_format=FORMATS["hermes"])
 CALL = 'I look it up.\n<tool_call>\n{"name": "find", "arguments": {"what": "rain"}}\n</tool_call>'
 QUESTION = ChatTurn("user", "Does it rain?")
 CHAT = replace(text_request(), text=None, chat=(QUESTION,))
@@ -20,7 +21,14 @@ def test_an_answer_with_calls_is_said_again_by_the_ids_that_its_client_knows() -
     assert turn == ChatTurn(
         "assistant", "I look it up.", tool_calls=(ToolCall("id-1", "find", '{"what": "rain"}'),)
     )
-    assert answer_turn("No.", HERMES, ()) == answer_turn("No.", None, ()) == ChatTurn("assistant", "No.")
+    assert (
+        answer_turn("No.", HERMES, ()) == answer_turn("No.", PLAIN_ANSWER, ()) == ChatTurn("assistant", "No.")
+    )
+
+
+def test_what_was_thought_is_not_said_again() -> None:
+    thinking = AnswerFormat(PromptThinking("think"))
+    assert answer_turn("<think>So.</think>\n\nNo.", thinking, ()) == ChatTurn("assistant", "No.")
 
 
 def test_the_results_of_its_calls_follow_an_answer_or_else_what_the_user_says() -> None:
