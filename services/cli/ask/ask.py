@@ -10,6 +10,7 @@ from services.cli.ask.gateway_channel import open_gateway
 from services.cli.ask.generate_call import EXIT_CODES, interrupted_terminal, show_answer
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.answer_output import AnswerOutput, JsonOutput, TextOutput
+from services.cli.view.reasoning_view import ReasoningView
 from services.cli.view.terminal_text import json_sink, text_sink
 from shared.errors import InvalidRequest, Unavailable
 from shared.process.quiet_end import EXIT_INTERRUPTED
@@ -23,7 +24,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         tell_cut = args.max_tokens is None
         out, err = text_sink(sys.stdout), text_sink(sys.stderr)
-        output = TextOutput(out, err, timeline=args.timeline, tell_cut=tell_cut)
+        reasoning = None if args.hide_reasoning else ReasoningView(sys.stderr)
+        output = TextOutput(out, err, timeline=args.timeline, tell_cut=tell_cut, reasoning=reasoning)
     try:
         gateway = open_gateway(args)
     except Unavailable as error:

@@ -57,6 +57,7 @@ def build_ask_parser() -> argparse.ArgumentParser:
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="one JSON object per event instead of text")
     output.add_argument("--timeline", action="store_true", help="show where the time went")
+    add_reasoning_option(output)
     add_gateway_options(parser)
     return parser
 
@@ -108,6 +109,14 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
         "--cache", choices=CACHE_MODES, help="whether an earlier answer will do (default: the gateway's)"
     )
     prompt.add_argument("--no-degrade", action="store_true", help="fail rather than answer without passages")
+
+
+def add_reasoning_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--hide-reasoning",
+        action="store_true",
+        help="do not show on stderr what the model thinks before it answers",
+    )
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:

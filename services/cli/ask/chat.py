@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask.ask_request import add_sampling, set_sampling
+from services.cli.ask.ask_request import add_reasoning_option, add_sampling, set_sampling
 from services.cli.ask.chat_session import ChatSession, TextView
 from services.cli.ask.gateway_channel import add_gateway_options, open_gateway
 from services.cli.ask.line_input import line_input
 from services.cli.ask.served_models import ServedModels
 from services.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from services.cli.view.live_text import redraws_text
+from services.cli.view.reasoning_view import ReasoningView
 from services.cli.view.terminal_text import text_sink
 from shared.errors import InvalidRequest, Unavailable
 from shared.process.quiet_end import EXIT_INTERRUPTED, interrupts_end_at_once
@@ -36,6 +37,7 @@ def build_chat_parser() -> argparse.ArgumentParser:
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--model", default="", help="refuse to be answered by another model")
     parser.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
+    add_reasoning_option(parser)
     add_sampling(parser)
     add_gateway_options(parser)
     return parser
@@ -72,6 +74,7 @@ def main(argv: Sequence[str]) -> int:
             text_sink(sys.stderr),
             retrieve=args.retrieve,
             view=_markdown_view(),
+            reasoning=None if args.hide_reasoning else ReasoningView(sys.stderr),
         )
         if sys.stdin.isatty():
             print(models.banner(args.model, retrieve=args.retrieve), file=text_sink(sys.stderr))

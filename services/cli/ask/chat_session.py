@@ -11,6 +11,7 @@ from services.cli.ask.generate_call import OpenGateway, interrupted_terminal, sh
 from services.cli.ask.saved_chat import SavedChat, load_chat, save_chat
 from services.cli.ask.served_models import ServedModels
 from services.cli.view.answer_output import TextOutput, terminal_width
+from services.cli.view.reasoning_view import ReasoningView
 from services.cli.view.terminal_text import TextSink
 from services.cli.view.timeline_table import timeline_table
 from shared.errors import ContextExceeded, PenstockError
@@ -29,8 +30,10 @@ class TextView(Protocol):
 class ChatOutput(TextOutput):
     """Shows an answer, by `view` where there is one, and keeps it."""
 
-    def __init__(self, out: TextSink, err: TextSink, view: TextView | None) -> None:
-        super().__init__(out, err, command="penstock chat")
+    def __init__(
+        self, out: TextSink, err: TextSink, view: TextView | None, reasoning: ReasoningView | None
+    ) -> None:
+        super().__init__(out, err, command="penstock chat", reasoning=reasoning)
         self._view = view
         self.pieces: list[str] = []
 
@@ -39,7 +42,9 @@ class ChatOutput(TextOutput):
         if self._view is None:
             super().text(delta)
         else:
-            self._view.add(delta.text)
+            self.show_reasoning(delta)
+            if delta.text:
+                self._view.add(delta.text)
 
     def end(self, terminal: pb.Terminal) -> None:
         if self._view is not None:
@@ -55,7 +60,7 @@ class ChatOutput(TextOutput):
 
 class ChatSession:
     """`template` is a request without its prompt; `view` shows the answers, which else are written as they
-    come; `ended` is set by /quit."""
+    come, `reasoning` what the model thinks; `ended` is set by /quit."""
 
     def __init__(
         self,
@@ -68,6 +73,7 @@ class ChatSession:
         *,
         retrieve: bool = False,
         view: TextView | None = None,
+        reasoning: ReasoningView | None = None,
     ) -> None:
         self.ended = False
         self._gateway = gateway
@@ -80,6 +86,7 @@ class ChatSession:
         self._out = out
         self._err = err
         self._view = view
+        self._reasoning = reasoning
 
     def take_line(self, line: str) -> bool:
         """Say it, or do what it commands. Whether Ctrl-C cancelled that."""
@@ -93,7 +100,7 @@ class ChatSession:
     def _say(self, text: str) -> bool:
         """An answer that was cancelled stays as far as it came; a question without any is taken back."""
         question = pb.ChatMessage(role="user", content=text)
-        output = ChatOutput(self._out, self._err, self._view)
+        output = ChatOutput(self._out, self._err, self._view, self._reasoning)
         interrupted = False
         try:
             terminal = show_answer(self._gateway, self._request(question), output)

@@ -9,6 +9,7 @@ passage_view       the passages of an answer
 citation_view      what supports its sentences
 degraded_words     what it went without
 timeline_table     the phases of a request
+reasoning_view     what a model thinks before it answers
 request_words      where the time of a request went, in words
 answer_output      an answer on the terminal or as JSON lines
 """

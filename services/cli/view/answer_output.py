@@ -10,6 +10,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.view.citation_view import citation_fields, cited_line
 from services.cli.view.degraded_words import degraded_words
 from services.cli.view.passage_view import passage_fields, passage_head
+from services.cli.view.reasoning_view import ReasoningView
 from services.cli.view.terminal_text import TextSink
 from services.cli.view.timeline_table import timeline_table
 
@@ -43,13 +44,16 @@ class TextOutput:
         timeline: bool = False,
         command: str = "penstock ask",
         tell_cut: bool = True,
+        reasoning: ReasoningView | None = None,
     ) -> None:
-        """`tell_cut`: say where max_tokens has cut the answer, which the user has not asked for."""
+        """`tell_cut`: say where max_tokens has cut the answer, which the user has not asked for. `reasoning`
+        shows what the model thinks; without one nobody sees it."""
         self._out = out
         self._err = err
         self._timeline = timeline
         self._command = command
         self._tell_cut = tell_cut
+        self._reasoning = reasoning
         self._max_tokens = 0
         self._last = "\n"
         self._texts: list[str] = []
@@ -76,7 +80,16 @@ class TextOutput:
     def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
         """Like those of the answer, they are for `--json` alone."""
 
+    def show_reasoning(self, delta: pb.TextDelta) -> None:
+        """Show what is thought in it, and end that where the answer begins."""
+        if self._reasoning is not None:
+            if delta.reasoning:
+                self._reasoning.add(delta.reasoning)
+            if delta.text:
+                self._reasoning.end()
+
     def text(self, delta: pb.TextDelta) -> None:
+        self.show_reasoning(delta)
         if delta.text:
             self._last = delta.text
             if self._sources:
@@ -85,6 +98,8 @@ class TextOutput:
             self._out.flush()
 
     def end(self, terminal: pb.Terminal) -> None:
+        if self._reasoning is not None:
+            self._reasoning.end()
         if not self._last.endswith("\n"):
             self._out.write("\n")
         if self._timeline:
@@ -151,6 +166,8 @@ class JsonOutput:
             "token_ids": list(delta.token_ids),
             "position": delta.position,
         }
+        if delta.reasoning:
+            event["reasoning"] = delta.reasoning
         if delta.logprobs:
             event["logprobs"] = [_logprob(row) for row in delta.logprobs]
         self._write(**event)

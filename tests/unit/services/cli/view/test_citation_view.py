@@ -39,7 +39,7 @@ def test_a_terminal_shows_each_sentence_with_what_supports_it() -> None:
 
 def test_a_chat_shows_them_too() -> None:
     out, err = io.StringIO(), io.StringIO()
-    shown(ChatOutput(out, err, None))
+    shown(ChatOutput(out, err, None, None))
     assert "penstock chat: no passage supports \u201c\u00c4pfel sind blau.\u201d" in err.getvalue()
 
 
