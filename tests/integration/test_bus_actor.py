@@ -101,7 +101,7 @@ async def bus(nats_url: str, worker: ActorRef[Worker]) -> AsyncIterator[Bus]:
 
 
 async def ask(bus: Bus, message: Any) -> Any:
-    return await bus.ask(DECODE, message, Envelope("gateway-0.1"), Deadline.after(5))
+    return await bus.ask(DECODE, message, Envelope("gateway-0.1"), Deadline.after(60))
 
 
 async def test_an_audit_is_answered_with_what_is_held(bus: Bus) -> None:

@@ -81,7 +81,8 @@ async def server(nats_url: str) -> AsyncIterator[Server]:
 
 
 def soon() -> Deadline:
-    return Deadline.after(5.0)
+    """Of an ask that is over at once, on a busy machine too."""
+    return Deadline.after(60.0)
 
 
 async def alive(bus: Bus, server: Server) -> bool:
@@ -279,7 +280,7 @@ async def test_garbage_is_counted_and_answered_and_nobody_dies(
     stranger = await nats.connect(nats_url)
     try:
         subject = subject_of(PREFILL, Retrieve.__name__, NOBODY)
-        answer = await stranger.request(subject, data, timeout=5)
+        answer = await stranger.request(subject, data, timeout=60)
         await stranger.publish(subject, data)
         await stranger.flush()
     finally:
@@ -333,7 +334,7 @@ async def test_an_announced_service_answers_the_stock_tools(nats_url: str, bus: 
     await bus.announce("decode", {"instance": "decode-0"}, "0.1.0")
     stranger = await nats.connect(nats_url)
     try:
-        pong = await stranger.request("$SRV.PING.penstock-decode", b"", timeout=5)
+        pong = await stranger.request("$SRV.PING.penstock-decode", b"", timeout=60)
     finally:
         await stranger.close()
     assert b'"instance": "decode-0"' in pong.data or b'"instance":"decode-0"' in pong.data

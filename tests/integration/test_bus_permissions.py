@@ -265,7 +265,7 @@ async def test_who_is_asked_may_answer_and_the_asker_knows_who_it_was_and_is_kno
         got = await served(decode, "decode", "decode-0", report)
         for _ in range(3):
             answer = await operator.ask(
-                inbox("decode", "decode-0"), AuditRequest(), Envelope(), Deadline.after(5)
+                inbox("decode", "decode-0"), AuditRequest(), Envelope(), Deadline.after(60)
             )
             assert answer == report
     assert {delivery.sender for delivery in got} == {OPERATOR}
@@ -277,7 +277,7 @@ async def test_an_answer_can_be_given_once(closed: ClosedBus) -> None:
         await prefill.client.subscribe(everything_at(inbox("prefill", "prefill-0")), cb=asked.put)
         await prefill.settle()
         subject = subject_of(inbox("prefill", "prefill-0"), "KvProbe", "decode-0")
-        asking = asyncio.create_task(decode.client.request(subject, b"", timeout=5))
+        asking = asyncio.create_task(decode.client.request(subject, b"", timeout=60))
         question = await asyncio.wait_for(asked.get(), 60)
         await question.respond(b"first")
         await question.respond(b"second")
@@ -412,4 +412,4 @@ async def test_a_refused_message_leaves_the_connection_alive(closed: ClosedBus) 
         await client.client.publish(subject_of(CANCEL_ALL, "Cancel", "tokenizer-0"), b"")
         await client.settle()
         with pytest.raises(nats.errors.NoRespondersError):
-            await client.client.request(directed("decode", "SnapshotRequest", "tokenizer-0"), b"", timeout=5)
+            await client.client.request(directed("decode", "SnapshotRequest", "tokenizer-0"), b"", timeout=60)

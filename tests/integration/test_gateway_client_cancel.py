@@ -76,7 +76,7 @@ async def test_another_gateways_client_ends_a_request_of_its_own_tenant_only(nat
         envelope, _ = await peers.placed()
 
         async def forwarded(tenant: str) -> object:
-            deadline = Deadline.after(5.0)
+            deadline = Deadline.after(60.0)
             about = peers.bus.envelope(envelope.request_id, deadline=deadline)
             return await peers.bus.ask(inbox("gateway", GATEWAY), ClientCancel(tenant), about, deadline)
 

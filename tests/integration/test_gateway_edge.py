@@ -309,7 +309,7 @@ async def test_an_audit_shows_live_sessions_and_their_phase(nats_url: str) -> No
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "a")
-        subject, deadline = inbox("gateway", GATEWAY), Deadline.after(2)
+        subject, deadline = inbox("gateway", GATEWAY), Deadline.after(60)
         report = await peers.bus.ask(subject, AuditRequest(), Envelope(), deadline)
         await peers.text(envelope.request_id, 6, "b", finish="stop")
         await call
@@ -320,7 +320,7 @@ async def test_an_audit_shows_live_sessions_and_their_phase(nats_url: str) -> No
 async def test_a_message_for_another_service_is_answered_with_a_typed_error(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url):
         with pytest.raises(UnknownMessage) as caught:
-            await peers.bus.ask(inbox("gateway", GATEWAY), KvAbortAck(1), Envelope(), Deadline.after(2))
+            await peers.bus.ask(inbox("gateway", GATEWAY), KvAbortAck(1), Envelope(), Deadline.after(60))
     assert isinstance(caught.value, PenstockError)
 
 

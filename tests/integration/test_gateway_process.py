@@ -146,7 +146,7 @@ async def test_no_key_is_in_a_log_at_debug_in_a_metric_or_on_the_bus(nats_url: s
                 await generate(stub, ask("hello"), metadata=bad),
                 await generate(stub, ask("hello"), metadata=bad + good),
             ]
-            subject, deadline = inbox("gateway", GATEWAY), Deadline.after(5)
+            subject, deadline = inbox("gateway", GATEWAY), Deadline.after(60)
             report = await peers.bus.ask(subject, AuditRequest(), Envelope(), deadline)
             shown = await asyncio.to_thread(page, f"http://{metrics}/metrics")
             await peers.text(envelope.request_id, 5, "a", finish="stop")

@@ -424,7 +424,6 @@ async def test_a_nats_server_that_is_not_there_is_named(start: Start) -> None:
     assert "127.0.0.1:1" in up.stderr[-1]
 
 
-@pytest.mark.thorough
 async def test_many_processes_that_write_at_once_never_tear_a_line(start: Start) -> None:
     line = "x" * 3000
     shout = (

@@ -689,7 +689,6 @@ async def test_the_process_indexes_becomes_ready_answers_also_from_a_newer_index
     assert '"event": "indexed"' in log
 
 
-@pytest.mark.thorough
 async def test_where_no_corpus_can_be_searched_the_start_ends_with_a_sentence_of_each(
     nats_url: str, tmp_path: Path
 ) -> None:
@@ -860,7 +859,6 @@ async def test_corpora_that_can_be_searched_wait_no_longer_than_they_are_told_fo
     assert log.count('"event": "index_awaited"') == 1
 
 
-@pytest.mark.thorough
 async def test_a_folder_that_is_gone_is_searched_as_it_was_and_its_corpus_says_so(
     nats_url: str, tmp_path: Path
 ) -> None:
