@@ -139,7 +139,7 @@ async def test_a_well_formed_message_with_impossible_contents_is_answered_with_a
     bad = Open("gateway-0", pack_ids([1]), b"\x01\x02\x03", 0, 1, ())  # not a list of u32
     bus = await stack.connect("test-bad-open", user="gateway-0")
     try:
-        deadline = Deadline.after(2)
+        deadline = Deadline.after(60)
         envelope = bus.envelope("gateway-0.bad", 1, deadline, "gateway-0")
         with pytest.raises(PenstockError, match="3 bytes are not a list"):
             await bus.ask(inbox("detokenizer", detokenizer.id), bad, envelope, deadline)

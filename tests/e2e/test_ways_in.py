@@ -19,6 +19,7 @@ from tests.support.data import REPOSITORY
 from tests.support.stack import Stack
 
 RUN_TIMEOUT_S = 100
+LOWEST_NICE = 19
 
 
 async def run(*arguments: str) -> tuple[int, str]:
@@ -79,7 +80,8 @@ def test_computing_gives_way_to_what_passes_things_on_and_that_to_the_gateway(ge
         for row in stack.instances()
     }
     engines = {row.id for row in stack.instances() if row.role in ENGINE_ROLES}
-    assert {name: behind[name] for name in engines} == dict.fromkeys(engines, COMPUTING_NICE)
+    below = min(COMPUTING_NICE, LOWEST_NICE - first)  # of whoever runs the tests at a low priority
+    assert {name: behind[name] for name in engines} == dict.fromkeys(engines, below)
     assert {behind[name] - loops[name] + first for name in loops.keys() - engines} == {0}
 
 
