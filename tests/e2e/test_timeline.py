@@ -78,9 +78,11 @@ async def test_the_phases_name_every_hop(get_stack: GetStack, oracle: Oracle) ->
 async def test_the_phases_of_a_prompt_that_decode_computes_name_no_transfer(
     get_stack: GetStack, oracle: Oracle
 ) -> None:
-    """Asked again, it is cached there; a busy machine may still measure that the other way is shorter."""
+    """Asked again, it is cached there; a busy machine may still measure that the other way is shorter, or
+    lose a worker on the way and begin anew."""
     answers = await timed(get_stack(), oracle)
-    local = [names for names in map(phases_of, answers[1:]) if "decode.prefill_compute" in names]
+    once = [answer for answer in answers[1:] if answer.end is not None and not answer.end.replacements]
+    local = [names for names in map(phases_of, once) if "decode.prefill_compute" in names]
     assert local
     for names in local:
         assert {*PREPROCESSING, "decode.prefill_queue", "decode"} <= names

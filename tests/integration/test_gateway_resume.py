@@ -40,8 +40,15 @@ PROMPT = (104, 101, 108, 108, 111)
 DRAWN = (97, 98, 99)
 OLD = "gateway-0.abcdef"
 LEFT_S = 60.0
+PATIENCE_S = 60.0
 LOST = StreamLost("not here", hop="decode")
 RESUMED = "penstock_resumed_streams_total"
+
+
+@pytest.fixture(autouse=True)
+def patient_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers answer at once here, which takes longer than a second where others keep the machine busy."""
+    monkeypatch.setattr("services.gateway.prompt.stream_takeover.TAKE_OVER_S", PATIENCE_S)
 
 
 def asked(**fields: Any) -> pb.GenerateRequest:
@@ -166,7 +173,10 @@ async def test_a_stream_that_nobody_has_is_lost_by_name(nats_url: str) -> None:
     )
 
 
-async def test_a_worker_that_does_not_answer_may_have_the_stream(nats_url: str) -> None:
+async def test_a_worker_that_does_not_answer_may_have_the_stream(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.prompt.stream_takeover.TAKE_OVER_S", 0.1)
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         peers["decode-0"].answers = lambda _: None
         await running.knows("decode", 1)

@@ -122,6 +122,16 @@ async def test_the_first_token_does_not_wait_under_the_inter_token_deadline(nats
     assert answer.outcome == "finished"
 
 
+async def test_once_the_last_token_is_there_none_is_waited_for(nats_url: str) -> None:
+    async with fleet(nats_url) as peers, gateway(nats_url) as running:
+        call = asyncio.create_task(generate(running.stub, patient("hello", 1)))
+        envelope, _ = await peers.placed()
+        (session,) = running.registry._live.values()
+        await peers.text(envelope.request_id, 5, "a", finish="stop")
+        await call
+    assert session._deadline == session.budget.total
+
+
 async def test_a_replacement_ends_with_the_inter_token_deadline(nats_url: str) -> None:
     async with fleet(nats_url) as peers, gateway(nats_url) as running:
         call = asyncio.create_task(generate(running.stub, patient("hello", 500)))

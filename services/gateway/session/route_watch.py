@@ -35,9 +35,12 @@ class RouteWatch:
 
     @property
     def deadline(self) -> Deadline:
-        """The one in force: until the client has a token it is that of the first, then that of the next."""
+        """The one in force: until the client has a token it is that of the first, then that of the next; once
+        the last one is there, no token is awaited any more."""
         if not self._state.log.ids:
             return self._budget.first_token
+        if self._state.finish:
+            return self._budget.total
         return self._budget.next_token(self.last_token_s)
 
     def record_arrival(self, now_s: float) -> None:
