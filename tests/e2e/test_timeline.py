@@ -81,7 +81,7 @@ async def test_the_phases_of_a_prompt_that_decode_computes_name_no_transfer(
     """Asked again, it is cached there; a busy machine may still measure that the other way is shorter, or
     lose a worker on the way and begin anew."""
     answers = await timed(get_stack(), oracle)
-    once = [answer for answer in answers[1:] if answer.end is not None and not answer.end.replacements]
+    once = [answer for answer in answers[1:] if answer.end is not None and not answer.end.usage.replacements]
     local = [names for names in map(phases_of, once) if "decode.prefill_compute" in names]
     assert local
     for names in local:
