@@ -48,17 +48,21 @@ class PrefixWarmer:
         self._warming.offer(prefix, busy=busy or not engine.config.prefix_cache)
 
     def go_on(self, *, busy: bool) -> None:
-        """Once a turn, before the engine goes on: order the next part, where that is all there is to do."""
+        """Once a turn, before the engine goes on: order the next part, where that is all there is to do.
+
+        Where a prefix has ended that is one of the next prefix: nothing may wake the worker for that.
+        """
         part = self._driver.take_part()
         if part is not None and self._warming.record_part(part):
             self._changed()
         prefix = self._warming.choose(busy=busy)
-        if prefix is None or self._driver.computes_part:
-            return
-        known_tokens = self._mirror.overlap_blocks(prefix.block_hashes) * HASH_BLOCK_TOKENS
-        start = self._warming.next_start(known_tokens, busy=busy)
-        if start is not None:
-            self._driver.order_part(prefix, start)
+        while prefix is not None and not self._driver.computes_part:
+            known_tokens = self._mirror.overlap_blocks(prefix.block_hashes) * HASH_BLOCK_TOKENS
+            start = self._warming.next_start(known_tokens, busy=busy)
+            if start is None:
+                prefix = self._warming.choose(busy=busy)
+            else:
+                self._driver.order_part(prefix, start)
 
     def cancel(self, request_id: str, sender: str) -> bool:
         """Return whether anything was being warmed for that request of `sender`."""

@@ -12,7 +12,7 @@ from shared.messages import WARM_EPOCH, Warm, pack_hashes, pack_ids
 from tests.support.wait import until
 from tests.unit.services.decode.test_actor import Worker
 
-IDS = range(1, 50)
+IDS, OTHER_IDS = range(1, 50), range(2, 51)
 BLOCKS = 3
 
 
@@ -25,13 +25,15 @@ async def worker(llm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     await worker.on_stop()
 
 
-def names(worker: Worker) -> list[bytes]:
-    return BlockHasher().block_hashes(IDS, BlockHasher().seed(worker._driver.engine.layout.fingerprint()))
+def names(worker: Worker, ids: range = IDS) -> list[bytes]:
+    return BlockHasher().block_hashes(ids, BlockHasher().seed(worker._driver.engine.layout.fingerprint()))
 
 
-async def warm(worker: Worker) -> None:
-    message = Warm(pack_ids(IDS), pack_hashes(names(worker)), "gateway-0")
-    await worker.send(message, "warmed", WARM_EPOCH)
+async def warm(
+    worker: Worker, request_id: str = "warmed", ids: range = IDS, *, patient: bool = False
+) -> None:
+    message = Warm(pack_ids(ids), pack_hashes(names(worker, ids)), "gateway-0", patient=patient)
+    await worker.send(message, request_id, WARM_EPOCH)
 
 
 def is_warming(worker: Worker) -> bool:
@@ -66,6 +68,16 @@ async def test_it_is_given_up_for_the_first_reservation(worker: Worker) -> None:
     await worker.decode()
     assert not is_warming(worker)
     assert cached_blocks(worker) == 2  # of the part that was under way
+
+
+async def test_the_next_prefix_that_waits_is_begun_in_the_turn_in_which_one_ends(worker: Worker) -> None:
+    """There may be nothing that wakes the worker for another turn."""
+    await warm(worker, "one", patient=True)
+    await warm(worker, "other", OTHER_IDS, patient=True)
+    while is_warming(worker):
+        await worker.step()
+        assert worker._driver.computes_part == is_warming(worker)
+    assert worker._mirror.overlap_blocks(names(worker, OTHER_IDS)) == BLOCKS
 
 
 async def test_an_engine_without_a_prefix_cache_warms_nothing(llm_dir: Path) -> None:
