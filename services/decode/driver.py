@@ -71,8 +71,10 @@ class DecodeDriver(EngineDriver[None]):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(name, load, mirror, wake, clock)
-        self._reports: deque[StepReport] = deque()  # the engine's thread adds, the loop takes
-        self._admitted: list[Admitted] = []  # the engine's thread's own, as are the next
+        self._reports: deque[StepReport] = deque()  # that have come to the loop
+        self._num_taken = 0  # of all reports; the loop alone writes it
+        self._num_reported = 0  # the engine's thread's own, as are the next
+        self._admitted: list[Admitted] = []
         self._loans: list[Loaned] = []
         self._proposals: dict[str, Proposal] = {}
         self._closing = False
@@ -119,6 +121,7 @@ class DecodeDriver(EngineDriver[None]):
         raised, behind all else."""
         if self._reports:
             report = self._reports.popleft()
+            self._num_taken += 1
             self._learn(report.snapshot)
             self.steps += report.result is not None
             return report
@@ -143,6 +146,10 @@ class DecodeDriver(EngineDriver[None]):
             self.engine.rouse()
         await super().close_engine()
 
+    def _take_in(self, report: StepReport) -> None:
+        self._reports.append(report)
+        self._wake()
+
     # ---- in the engine's thread -------------------------------------------------------------------
 
     def _run(self, engine: Engine) -> None:
@@ -151,7 +158,8 @@ class DecodeDriver(EngineDriver[None]):
             self._carry_out_orders(len(self._orders))
             if self._admitted or self._loans:
                 self._report((), None)  # whoever waits for a place does not wait for the step as well
-            if self._closing or not engine.has_work or len(self._reports) >= MAX_UNTAKEN_REPORTS:
+            untaken = self._num_reported - self._num_taken
+            if self._closing or not engine.has_work or untaken >= MAX_UNTAKEN_REPORTS:
                 return
             if not engine.pause():
                 continue
@@ -164,9 +172,9 @@ class DecodeDriver(EngineDriver[None]):
     def _report(self, draft_uses: Sequence[DraftUse], result: StepResult | None) -> None:
         admitted, self._admitted = self._admitted, []
         loans, self._loans = self._loans, []
-        self._reports.append(StepReport(admitted, loans, draft_uses, result, self._take_snapshot()))
-        if len(self._reports) == 1:  # else the loop has been woken, and takes all there is
-            self._loop.call_soon_threadsafe(self._wake)
+        report = StepReport(admitted, loans, draft_uses, result, self._take_snapshot())
+        self._num_reported += 1
+        self._loop.call_soon_threadsafe(self._take_in, report)
 
 
 def _offer(engine: Engine, proposal: Proposal) -> DraftUse:

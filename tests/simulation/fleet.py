@@ -17,6 +17,7 @@ import torch
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.decode import __main__ as decode
+from services.decode import driver
 from services.decode.config import DecodeConfig
 from services.detokenizer import __main__ as detokenizer
 from services.detokenizer.config import DetokenizerConfig
@@ -73,6 +74,9 @@ WORKERS: dict[str, tuple[ModuleType, type[ServiceConfig], dict[str, Any]]] = {
     "gateway": (gateway, GatewayConfig, {}),
 }
 """The program of each role, its configuration, and what that says in a simulation."""
+STEPS_OF_A_JOB = 1
+"""The steps that a decode worker takes in one job of its thread: a job is done at one moment, so that what
+comes while its steps run would wait for the end of them all."""
 NEEDS_MODEL = {"tokenizer", "detokenizer", "prefill", "decode", "speculator"}
 GATEWAY = "gateway-0"
 CLIENT = "client-0"
@@ -255,6 +259,7 @@ def any_fleet_of(seed: int, make: Callable[[World], FleetType]) -> Iterator[Flee
         patch.setattr(sampler, "MaskThreads", SimulatedMasks)
         patch.setattr(disk_tier, "TemporaryFile", fleet.temporary_file)
         patch.setattr(service_module, "settle_heap", lambda: None)  # the heap is that of all nodes
+        patch.setattr(driver, "MAX_UNTAKEN_REPORTS", STEPS_OF_A_JOB)
         for module in (prefill, decode, speculator):
             patch.setattr(module, "build_engine", fleet.build_engine)
         yield fleet
