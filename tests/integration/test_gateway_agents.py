@@ -80,11 +80,19 @@ async def test_nothing_is_computed_ahead_of_what_will_not_come(
         assert len(peers["tokenizer-0"].of(Tokenize)) == 1
 
 
-async def test_what_the_likely_worker_has_already_is_not_asked_for(nats_url: str) -> None:
-    before = value("penstock_next_turns_total", result="short")
-    async with fleet(nats_url, *ROLES) as peers, gateway(nats_url, warm_min_tokens=4096) as running:
+@pytest.mark.parametrize("lacking", [0, 1])
+async def test_a_block_that_the_likely_worker_lacks_is_asked_for(nats_url: str, lacking: int) -> None:
+    result = "asked" if lacking else "short"
+    before = value("penstock_next_turns_total", result=result)
+    known = [ord(char) for char in ASKED + ANSWER]
+    names = hashes_of(known[: len(known) // 16 * 16], "", "", "")
+    async with fleet(nats_url, *ROLES) as peers, gateway(nats_url) as running:
         for role in ROLES:
             await running.knows(role, 1)
+        for role in ("prefill", "decode"):
+            view = running.context.fleet.get(role, f"{role}-0")
+            assert view is not None
+            view.prefix.update(names[: len(names) - lacking])
         await answer(peers, call(warm_next=True), running.stub)
-        await until(lambda: value("penstock_next_turns_total", result="short") == before + 1)
-        assert peers["prefill-0"].of(Warm) == []
+        await until(lambda: value("penstock_next_turns_total", result=result) == before + 1)
+        await until(lambda: any(peers[name].of(Warm) for name in ("prefill-0", "decode-0")) == bool(lacking))

@@ -135,9 +135,9 @@ class NextTurnWarmer:
         return [worker for worker in chosen if self._has_work(worker, hashes)]
 
     def _has_work(self, worker: LoadedView, hashes: tuple[bytes, ...]) -> bool:
-        missing_tokens = HASH_BLOCK_TOKENS * (len(hashes) - worker.overlap(hashes))
+        """Whether it lacks a block: what nobody waits for costs nothing, however little it is."""
         is_alike = worker.heartbeat.worker.layout == self._layout
-        return is_alike and missing_tokens >= self._config.warm_min_tokens
+        return is_alike and worker.overlap(hashes) < len(hashes)
 
     async def _ask(
         self, worker: LoadedView, ids: Sequence[int], hashes: tuple[bytes, ...], seconds: float
