@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from statistics import median
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine import Engine, SamplingParams
 from tests.simulation.fleet import GATEWAY, Fleet
+from tests.simulation.step_profile import USUAL
 from tests.support.engine import generate
 
 SYSTEM_TOKENS = 160
@@ -37,12 +39,17 @@ class AgentPlan:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """`allowed_tokens`: whole blocks of the prompt before and its answer."""
+    """`allowed_tokens`: whole blocks of the prompt before and its answer. `ttft_s`: as its client sees it."""
 
     prompt_tokens: int
     allowed_tokens: int
     cached_tokens: int
     ttft_s: float
+
+    @property
+    def computing_s(self) -> float:
+        """What an engine alone computes for, of a prompt of which so much is cached, in one step."""
+        return USUAL.us([(self.cached_tokens, self.prompt_tokens - self.cached_tokens)]) / 1e6
 
     @property
     def lost_tokens(self) -> int:
@@ -55,6 +62,10 @@ class AgentRecords:
 
     turns: list[TurnRecord] = field(default_factory=list)
     jobs_s: list[float] = field(default_factory=list)
+
+    @property
+    def median_ttft_s(self) -> float:
+        return median(turn.ttft_s for turn in self.turns)
 
     @property
     def reuse(self) -> float:
