@@ -11,6 +11,7 @@ from shared.engine.loading.config import ModelConfig
 from shared.engine.sampling.grammar import Grammars
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from shared.errors import InvalidRequest
+from shared.fairness.share import TenantShare
 from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
 
 
@@ -87,11 +88,11 @@ class InputProcessor:
         chain = HashChain(self._kept_names(block_hashes), None, self._hasher)
         return LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.RESERVED, chain)
 
-    def loan(self, key: str, source: LiveSequence) -> LiveSequence:
-        """A sequence without blocks yet that only holds some of `source`."""
+    def loan(self, key: str, share: TenantShare) -> LiveSequence:
+        """A sequence of `share` without blocks yet that will only hold some for whoever reads them."""
         chain = HashChain([], None, self._hasher)
         loan = LiveSequence(key, self._next_order(), [], 0, SamplingParams(), SequenceStatus.LENT, chain)
-        loan.share = source.share
+        loan.share = share
         return loan
 
     def chain(

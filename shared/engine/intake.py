@@ -164,6 +164,20 @@ class Intake:
         self._scheduler.add_sequence(sequence, priority, deadline_us)
         self._block_manager.commit(sequence)
 
+    def take_prefix(self, key: str) -> None:
+        """KV of all that was reserved for `key` is there, whole blocks with names: it goes to the prefix
+        cache, and nobody holds it. Raises InvalidRequest where nothing is reserved."""
+        reserved = self._scheduler.sequences.get(key)
+        if reserved is None or reserved.status is not SequenceStatus.RESERVED:
+            raise InvalidRequest(
+                f"no KV is reserved for sequence {key!r}; reserve before its prefix is taken"
+            )
+        for table in reserved.tables:
+            self.kv_pool.take_in(table.blocks[table.num_committed :])
+        reserved.num_computed = len(reserved.tables[0].blocks) * BLOCK_TOKENS
+        self._block_manager.commit(reserved)
+        self._scheduler.remove_sequence(key)
+
     def fork(self, key: str, new_key: str, params: SamplingParams) -> None:
         """A new sequence with the prompt of `key`, drawn from with `params` as if it had been admitted.
 

@@ -1,13 +1,18 @@
-"""Let a sequence go on in another engine: its KV is lent while it still runs, then it is halted."""
+"""Let KV go on in another engine: that of a sequence, which is lent while it still runs and then halted, or
+that of a cached prefix."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shared.engine.block_table import NO_BLOCK, BlockTable
 from shared.engine.intake import Intake
+from shared.engine.memory.allocation import Share
 from shared.engine.memory.kv_pool import BLOCK_TOKENS
 from shared.engine.results import KvLoan
 from shared.engine.sequence import LiveSequence, SequenceStatus, blocks_for
 from shared.errors import InvalidRequest, Overloaded
+from shared.fairness.share import TenantShare
 
 
 class Outlet(Intake):
@@ -25,7 +30,7 @@ class Outlet(Intake):
         loan = self._scheduler.sequences.get(loan_key)
         full = source.num_computed // BLOCK_TOKENS
         if loan is None:
-            loan = self._input_processor.loan(loan_key, source)
+            loan = self._input_processor.loan(loan_key, source.share)
             loan.tables = [
                 BlockTable(table.group, table.window, [NO_BLOCK] * table.num_passed, table.num_passed)
                 for table in source.tables
@@ -58,6 +63,26 @@ class Outlet(Intake):
         for blocks in rest:
             self.kv_pool.bring_out(blocks)
         return _loan_of(source, loan, end, tuple(source.tokens[base:]))
+
+    def lend_prefix(self, loan_key: str, block_hashes: Sequence[bytes], share: TenantShare) -> KvLoan:
+        """The blocks of a prefix that the prefix cache has, by their names; they stay what they are until
+        `loan_key`, which holds them for `share`, is released.
+
+        Raises InvalidRequest where that is held already, Overloaded where some of them are not here.
+        """
+        self._scheduler.check_room(loan_key, share=share)
+        found = self._allocation.reusable(block_hashes)
+        if len(found[0]) < len(block_hashes) or not block_hashes:
+            raise Overloaded(
+                f"{len(found[0])} of {len(block_hashes)} blocks of the prefix are cached here; compute them"
+            )
+        loan = self._input_processor.loan(loan_key, share)
+        self._allocation.hold(loan, [Share(cached, 0) for cached in found])
+        loan.tokens = [0] * loan.num_computed  # nobody reads them
+        self._scheduler.hold_sequence(loan)
+        for table in loan.tables:
+            self.kv_pool.bring_out(table.blocks[table.num_passed :])
+        return _loan_of(loan, loan, len(block_hashes))
 
     def _running(self, key: str) -> LiveSequence:
         sequence = self._scheduler.sequences.get(key)

@@ -16,6 +16,7 @@ from shared.blocks.layer_groups import KvGroups
 from shared.blocks.window import KvWindow
 from shared.engine import Engine, SamplingParams
 from shared.engine.block_table import NO_BLOCK
+from shared.fairness.share import TenantShare
 from tests.support.block_hashes import hashes_of
 from tests.support.engine import (
     BACKENDS,
@@ -335,3 +336,25 @@ def test_any_order_of_calls_leaves_every_block_of_both_kinds_explained(
     )
     call_in_any_order(engine, data, LONG, 40)
     engine.close()
+
+
+def test_a_prefix_goes_to_another_engine_without_what_is_behind_its_windows(folder: Path) -> None:
+    prompt = prompt_of(163)
+    names, share = hashes_of(prompt), TenantShare("", 1)
+    source, target = engine_of(folder), engine_of(folder)
+    source.admit("s", prompt, len(prompt), GREEDY, names, stop_after=1)
+    while source.has_work:
+        source.step()
+    source.release("s")
+    loan = source.lend_prefix("loan", names, share)
+    reserved = target.reserve("fetched", len(names) * 16, names)
+    assert reserved.first_blocks == loan.first_blocks
+    for layer, group in enumerate(source.layout.groups.group_of):
+        for block in range(loan.first_blocks[group], loan.end_block):
+            theirs = source.kv_pool.block_view(layer, loan.tables[group][block])
+            target.kv_pool.block_view(layer, reserved.tables[group][block])[:] = theirs
+    target.take_prefix("fetched")
+    assert target.admit("t", prompt, len(prompt), GREEDY, names).cached_tokens == len(names) * 16
+    assert drive(target, {"t": list(prompt)})["t"] == undisturbed(folder, prompt, **ALONE)
+    for engine in (source, target):
+        engine.check()

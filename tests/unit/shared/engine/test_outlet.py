@@ -10,6 +10,7 @@ import pytest
 
 from shared.engine import BLOCK_TOKENS, Engine, KvLoan, SamplingParams
 from shared.errors import InvalidRequest, Overloaded
+from shared.fairness.share import TenantShare
 from tests.support.block_hashes import hashes_of
 from tests.support.engine import FANCY, GREEDY, drive, make_engine, prompts, undisturbed
 
@@ -107,3 +108,81 @@ def test_a_reservation_has_room_for_what_may_come_but_no_longer_than_the_model_a
     assert len(engine.reserve("a", 16, [], spare_tokens=SPARE).tables[0]) == 3
     longest = engine.max_model_len - 2
     assert engine.reserve("b", longest, [], spare_tokens=10 * SPARE).tables[0]
+
+
+# ---- prefixes ----
+
+PREFIX = [(7 * at) % VOCAB for at in range(48)]
+LONGER = [*PREFIX, 3, 1, 4]
+NO_SHARE = TenantShare("", 1)
+
+
+def knows(model_dir: Path, token_ids: list[int], names: list[bytes], **fields: int) -> Engine:
+    """An engine whose prefix cache has `token_ids` under `names`."""
+    engine = make_engine(model_dir, **fields)
+    engine.admit("before", token_ids, len(token_ids), GREEDY, names, stop_after=1)
+    engine.step()
+    engine.release("before")
+    return engine
+
+
+def test_a_prefix_that_comes_from_another_engine_is_as_if_it_had_been_computed(model_dir: Path) -> None:
+    names = hashes_of(PREFIX)
+    source, target = knows(model_dir, PREFIX, names), make_engine(model_dir)
+    loan = source.lend_prefix("loan", names, NO_SHARE)
+    reserved = target.reserve("fetched", len(PREFIX), names)
+    copy(source, loan, target, reserved.tables)
+    target.take_prefix("fetched")
+    assert target.held() == {}
+    assert target.admit("a", LONGER, len(LONGER), ENDLESS, hashes_of(LONGER)).cached_tokens == len(PREFIX)
+    assert drive(target, {"a": list(LONGER)})["a"] == undisturbed(model_dir, LONGER, ENDLESS)
+    for engine in (source, target):
+        engine.check()
+
+
+@pytest.mark.parametrize("wanted", ["more of it", "another tenant's", "nothing"])
+def test_a_prefix_that_is_not_cached_in_all_is_not_lent(model_dir: Path, wanted: str) -> None:
+    engine = knows(model_dir, PREFIX, hashes_of(PREFIX, tenant="one"))
+    names = {
+        "more of it": hashes_of([*PREFIX, *PREFIX], tenant="one"),
+        "another tenant's": hashes_of(PREFIX, tenant="two"),
+        "nothing": [],
+    }
+    with pytest.raises(Overloaded, match="are cached here; compute them"):
+        engine.lend_prefix("loan", names[wanted], NO_SHARE)
+    assert engine.held() == {}
+    engine.check()
+
+
+def test_a_prefix_that_is_lent_is_not_evicted_before_it_is_released(model_dir: Path) -> None:
+    names = hashes_of(PREFIX)
+    engine = knows(model_dir, PREFIX, names, kv_blocks=4)
+    engine.lend_prefix("loan", names, NO_SHARE)
+    with pytest.raises(InvalidRequest, match="already held"):
+        engine.lend_prefix("loan", names, NO_SHARE)
+    with pytest.raises(Overloaded, match="2 KV blocks are needed and 1 are free"):
+        engine.reserve("other", 2 * BLOCK_TOKENS, [])
+    assert engine.release("loan")
+    engine.reserve("other", 2 * BLOCK_TOKENS, [])
+    engine.check()
+
+
+def test_a_prefix_that_was_computed_here_meanwhile_keeps_those_blocks(model_dir: Path) -> None:
+    names = hashes_of(PREFIX)
+    engine = make_engine(model_dir)
+    engine.reserve("fetched", len(PREFIX), names)
+    engine.admit("a", LONGER, len(LONGER), GREEDY, hashes_of(LONGER))
+    tokens = list(LONGER)
+    steps(engine, tokens, 1)
+    engine.take_prefix("fetched")
+    engine.check()
+    drive(engine, {"a": tokens})
+    assert tokens[len(LONGER) :] == undisturbed(model_dir, LONGER, GREEDY)
+
+
+def test_nothing_is_taken_that_was_not_reserved(model_dir: Path) -> None:
+    engine = make_engine(model_dir)
+    engine.admit("a", LONGER, len(LONGER), GREEDY)
+    for key in ("a", "b"):
+        with pytest.raises(InvalidRequest, match="reserve before its prefix is taken"):
+            engine.take_prefix(key)
