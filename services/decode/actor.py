@@ -16,17 +16,17 @@ from services.decode.drafting import Drafting
 from services.decode.driver import DecodeDriver
 from services.decode.job import DecodeJob, expiry_of, read_job
 from services.decode.job_ends import JobEnds
-from services.decode.kv_arrivals import KvArrivals, MakeReceiver
+from services.decode.kv_arrivals import KvArrivals
 from services.decode.pace import DecodePace
 from services.decode.parked_streams import PARKED_FOR, ParkedStreams
 from services.decode.step_results import StepResults
-from services.decode.transfers import DecodeTransfers
 from services.decode.verdicts import VerdictsToTell
 from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, Engine
 from shared.engine.sampling.grammar_verdicts import Verdict
 from shared.errors import DeadlineExpired, PenstockError, StaleEpoch, StreamLost, StreamTakenOver
+from shared.kv.both_sides import BothSides, MakeReceiver
 from shared.messages import DecodeReport, Held
 from shared.process.service import Service
 from shared.sampling.defaults import SamplingDefault
@@ -115,7 +115,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             self._rate,
             self._lose,
         )
-        return DecodeTransfers(self._arrivals.receiver, self._hand_overs.sender)
+        return BothSides(self._arrivals.receiver, self._hand_overs.sender)
 
     def close_transfers(self) -> None:
         self._arrivals.receiver.close()

@@ -12,17 +12,15 @@ from services.decode.pace import DecodePace
 from shared.bus.fleet import FleetView
 from shared.engine import Engine, Reservation
 from shared.errors import Overloaded, PenstockError
+from shared.kv.both_sides import MakeReceiver
 from shared.kv.receiving.receiver import KvReceiver
-from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased, TransferKey
+from shared.kv.transfer_key import TransferKey
 from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 from shared.worker.job import JobPhase
 from shared.worker.wire import sequence_key
 
 UNKNOWN_PREFILL_RETRY_MS = 250  # a heartbeat later a prefill worker that has just started is known
-
-
-MakeReceiver = Callable[[Engine, OnComplete, OnFailed, OnReleased], KvReceiver]
 
 
 class KvArrivals:

@@ -13,6 +13,7 @@ transfer_side   what sender and receiver do alike: hold transfers, end them once
 memory/         a pool's bytes, and the pools of other processes
 sending/        KvSender: what a prefill service uses
 receiving/      KvReceiver: what a decode service uses
+both_sides      a sender and a receiver of one worker
 
 A transfer's control messages travel on the control connection, its chunks on the bulk connection, so
 either may overtake the other.

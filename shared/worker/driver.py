@@ -11,10 +11,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine import BlockEvent, Engine
+from shared.errors import PenstockError
 from shared.health import Activity
 from shared.telemetry import metrics
 from shared.worker.engine_thread import EngineThread
@@ -115,6 +116,33 @@ class EngineDriver(Generic[R]):
         value, snapshot = await self._thread.run(run)
         self._learn(snapshot)
         return value
+
+    def call_soon(self, call: Callable[[Engine], T]) -> asyncio.Future[T]:
+        """Run `call` in the engine's thread when no step runs, behind the releases that wait by now; the
+        future gets what it returns, or the PenstockError that it raises. A cancel of it comes too late for
+        the call."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def tell(result: T | None, error: PenstockError | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(cast(T, result))
+
+        def order(engine: Engine) -> None:
+            try:
+                result = call(engine)
+            except PenstockError as error:
+                loop.call_soon_threadsafe(tell, None, error)
+            else:
+                loop.call_soon_threadsafe(tell, result, None)
+
+        self._orders.append(order)
+        self._wake()
+        return answer
 
     async def flush_releases(self) -> None:
         """Once a turn. With nothing to release and nothing to do, the engine checks its counts: a reference

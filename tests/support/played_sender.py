@@ -33,6 +33,8 @@ class PlayedSender:
     async def run_transfers(self) -> None:
         await asyncio.Event().wait()
 
+    def peer_lost(self, instance: str) -> None: ...
+
     def is_between(self, _key: TransferKey, _peer: str) -> bool:
         return False
 

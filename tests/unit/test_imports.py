@@ -212,6 +212,7 @@ KV_ORDER = (
     "memory",
     "sending",
     "receiving",
+    "both_sides",
 )
 CLI_ORDER = (
     "exit_codes",

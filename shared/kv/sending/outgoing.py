@@ -50,10 +50,12 @@ class OutgoingTransfer:
         now_s: float,
         *,
         grows: bool = False,
+        peer_role: str = "decode",
     ) -> None:
         self.key = (request_id, epoch)
         self.origin = origin
         self.peer = decode
+        self.peer_role = peer_role
         self.blocks = blocks
         self._grows = grows
         self.deadline = deadline
@@ -327,7 +329,8 @@ class OutgoingTransfer:
         waiting = self._on_wire or self.phase is OutgoingPhase.DONE
         if self.phase is not OutgoingPhase.ABORTING and waiting and now_s - self._progress_s > PEER_SILENCE_S:
             return Unavailable(
-                f"decode {self.peer} acknowledged no KV for {PEER_SILENCE_S:g} s", hop="decode"
+                f"{self.peer_role} {self.peer} acknowledged no KV for {PEER_SILENCE_S:g} s",
+                hop=self.peer_role,
             )
         return None
 

@@ -85,11 +85,12 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
         deadline: Deadline,
         *,
         grows: bool = False,
+        receiver_role: str = "decode",
     ) -> None:
         """Have KV for `decode`: request block i of group g of the layers is pool block tables[g][i]; what is
         before first_blocks[g] is not to be had. With `grows` the request goes on here meanwhile, and all
         of these blocks are final: `extend_transfer` says what there is more of, each time when `on_sent` has
-        said that all is sent.
+        said that all is sent. A prefill worker may receive as well, by its `receiver_role`.
 
         The blocks belong to the transfer until `on_released`. Raises InvalidRequest.
         """
@@ -101,7 +102,15 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
         blocks = RequestBlocks.of(tables, first_blocks, self._memory.groups)
         self._memory.check_blocks(blocks.moving)
         outgoing = OutgoingTransfer(
-            request_id, epoch, origin, decode, blocks, deadline, self._now(), grows=grows
+            request_id,
+            epoch,
+            origin,
+            decode,
+            blocks,
+            deadline,
+            self._now(),
+            grows=grows,
+            peer_role=receiver_role,
         )
         self._transfers[key] = outgoing
         self._timer.wake()
@@ -161,13 +170,14 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
             self._abort(outgoing, reason)
 
     def peer_lost(self, decode: str) -> None:
-        """Handle the loss of a decode worker, and with it of whatever it would acknowledge."""
-        self._fail_those_of(decode, Unavailable(f"decode worker {decode} is gone", hop="decode"))
+        """Handle the loss of a receiver, and with it of whatever it would acknowledge."""
+        self._fail_those_of(decode, Unavailable(f"worker {decode} is gone", hop="decode"))
 
     def is_between(self, key: TransferKey, peer: str) -> bool:
-        """Whether a transfer of that name is, or was lately, sent to `peer`."""
+        """Whether a transfer of that name is, or was lately, sent to `peer` ("": to somebody)."""
         outgoing = self._transfers.get(key)
-        return self._unknown.ended_at(key) == peer if outgoing is None else outgoing.peer == peer
+        receiver = self._unknown.ended_at(key) if outgoing is None else outgoing.peer
+        return receiver is not None and peer in ("", receiver)
 
     def forget_ended(self, key: TransferKey) -> None:
         """Handle a request that has come back: what is heard of that name is of its next transfers."""
@@ -217,7 +227,8 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
                 self.release_transfer(outgoing)
             case KvAbort():
                 self.send_control(outgoing, KvAbortAck(message.transfer))
-                why = Unavailable(f"the decode worker aborted: {message.reason[:200]}", hop="decode")
+                role = outgoing.peer_role
+                why = Unavailable(f"the {role} worker aborted: {message.reason[:200]}", hop=role)
                 self.fail_transfer(outgoing, why, tell=False)
 
     def _take_credit(self, outgoing: OutgoingTransfer, credit: KvCredit) -> None:
@@ -276,13 +287,13 @@ class KvSender(TransferSide[TransferKey, OutgoingTransfer]):
 
     def _forget(self, outgoing: OutgoingTransfer) -> None:
         self._transfers.pop(outgoing.key, None)
-        self._unknown.remember_ended(outgoing.key, outgoing.peer, self._now())
+        self._unknown.remember_ended(outgoing.key, outgoing.peer_role, outgoing.peer, self._now())
 
     # ---- messages ------------------------------------------------------------------------------
 
     def send_control(self, outgoing: OutgoingTransfer, message: Message) -> None:
         envelope = self._bus.envelope(*outgoing.key, outgoing.deadline, outgoing.origin)
-        self._control_sender.publish(subjects.inbox("decode", outgoing.peer), message, envelope)
+        self._control_sender.publish(subjects.inbox(outgoing.peer_role, outgoing.peer), message, envelope)
 
     def _send_done(self, outgoing: OutgoingTransfer) -> None:
         assert outgoing.grant is not None

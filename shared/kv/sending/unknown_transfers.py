@@ -38,18 +38,20 @@ class UnknownTransfers:
         self._control_sender = control_sender
         self._early: Expiring[tuple[TransferKey, str], EarlyMessage] = Expiring(MAX_EARLY, LEASE_S)
         """The messages by transfer and sender: nobody knows yet which decode worker the transfer is for."""
-        self._ended: Expiring[TransferKey, str] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)  # the decode instance
+        self._ended: Expiring[TransferKey, tuple[str, str]] = Expiring(MAX_TOMBSTONES, TOMBSTONE_S)
+        """The receivers, each by its role and instance."""
 
     def take_early(self, key: TransferKey, decode: str) -> EarlyMessage | None:
         """Take what came of `decode` ("" if it did not say who it is) before the transfer was offered."""
         return self._early.pop((key, decode)) or self._early.pop((key, ""))
 
     def ended_at(self, key: TransferKey) -> str | None:
-        """The decode worker that an ended transfer was for; None where none of that name is remembered."""
-        return self._ended.get(key)
+        """The worker that an ended transfer was for; None where none of that name is remembered."""
+        ended = self._ended.get(key)
+        return None if ended is None else ended[1]
 
-    def remember_ended(self, key: TransferKey, decode: str, now_s: float) -> None:
-        self._ended.put(key, decode, now_s)
+    def remember_ended(self, key: TransferKey, role: str, receiver: str, now_s: float) -> None:
+        self._ended.put(key, (role, receiver), now_s)
 
     def forget_ended(self, key: TransferKey) -> None:
         """A transfer of that name may be offered again."""
@@ -58,7 +60,7 @@ class UnknownTransfers:
     def handle_message(
         self, key: TransferKey, message: ReceiverMessage, envelope: Envelope, sender: str, now_s: float
     ) -> None:
-        ended_at = self._ended.get(key)
+        role, ended_at = self._ended.get(key) or ("decode", None)
         if ended_at is not None and sender not in ("", ended_at):
             DROPPED_MESSAGES.labels("foreign_kv").inc()
         elif isinstance(message, KvGrant) and ended_at is None:
@@ -70,11 +72,11 @@ class UnknownTransfers:
             decode = ended_at or (decode_of(early.grant) if early and early.grant else "")
             self._early.put((key, sender), EarlyMessage(None), now_s)
             if decode:
-                self._send(decode, KvAbortAck(message.transfer), envelope)
+                self._send(role, decode, KvAbortAck(message.transfer), envelope)
         elif isinstance(message, KvGrant) and ended_at:
             # It ended here before the grant came: whoever waits for it must not wait for ever.
             gone = KvAbort(message.transfer, "the prefill worker holds nothing for this transfer")
-            self._send(ended_at, gone, envelope)
+            self._send(role, ended_at, gone, envelope)
         elif not isinstance(message, KvAbortAck):
             STALE_MESSAGES.inc()
 
@@ -82,5 +84,5 @@ class UnknownTransfers:
         self._early.forget(now_s)
         self._ended.forget(now_s)
 
-    def _send(self, decode: str, message: KvAbort | KvAbortAck, envelope: Envelope) -> None:
-        self._control_sender.publish(subjects.inbox("decode", decode), message, envelope)
+    def _send(self, role: str, receiver: str, message: KvAbort | KvAbortAck, envelope: Envelope) -> None:
+        self._control_sender.publish(subjects.inbox(role, receiver), message, envelope)

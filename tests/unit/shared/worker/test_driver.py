@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.engine import BLOCK_TOKENS, Engine, StepResult
-from shared.errors import InternalError
+from shared.engine import BLOCK_TOKENS, NO_STEP, Engine, StepResult
+from shared.errors import InternalError, InvalidRequest
 from shared.worker.driver import CHECK_EVERY_S, EngineDriver
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
@@ -171,3 +171,27 @@ async def test_an_engine_whose_sequences_hold_more_than_a_part_is_checked_later(
     clock.advance(CHECK_EVERY_S)
     await driver.flush_releases()
     assert parts == [range(PART)]
+
+
+async def test_a_call_waits_for_the_step_that_runs_and_gets_its_answer(
+    driver: EngineDriver[StepResult],
+) -> None:
+    go_on = threading.Event()
+    driver.begin_step(lambda engine: engine.step() if go_on.wait(60) else NO_STEP)
+    answer = driver.call_soon(lambda engine: engine.config.kv_blocks)
+    refused = driver.call_soon(lambda engine: engine.lend("nobody", "loan"))
+    go_on.set()
+    await until(lambda: driver.take_result() is not None)
+    assert not answer.done()
+    await driver.flush_releases()
+    assert await answer == driver.engine.config.kv_blocks
+    with pytest.raises(InvalidRequest, match="is not running here"):
+        await refused
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_made_all_the_same(
+    driver: EngineDriver[StepResult],
+) -> None:
+    driver.call_soon(lambda engine: admit(engine, "a", [1, 2, 3])).cancel()
+    await driver.flush_releases()
+    assert driver.snapshot.held == {"a": 1}

@@ -1,4 +1,4 @@
-"""Which side of a decode worker's KV transfers a message is for."""
+"""Which side of a worker's KV transfers a message is for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from services.decode.transfers import DecodeTransfers
 from shared.bus import Delivery
+from shared.kv.both_sides import BothSides
 from shared.kv.receiving.receiver import KvReceiver
 from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import TransferKey
@@ -23,7 +23,7 @@ class Side:
         self.heard: list[Message] = []
 
     def is_between(self, key: TransferKey, peer: str) -> bool:
-        return (key, peer) == (SENT, "decode-1")
+        return key == SENT and peer in ("", "decode-1")
 
     def handle_message(self, delivery: Delivery) -> bool:
         if not isinstance(delivery.message, self._taken):
@@ -40,12 +40,13 @@ class Side:
         (KvDone(1, (), "", 0), "prefill-0", False),
         (KvAbort(1, ""), "decode-1", True),
         (KvAbortAck(1), "decode-1", True),
+        (KvAbortAck(1), "", True),
         (KvAbort(1, ""), "prefill-0", False),
         (KvAbortAck(1), "prefill-0", False),
     ],
 )
 def test_each_message_comes_to_its_side(message: Message, sender: str, to_sender: bool) -> None:
     ours, theirs = Side(KvReceived, KvGrant, KvAbort, KvAbortAck), Side(KvDone, KvAbort, KvAbortAck)
-    both = DecodeTransfers(cast(KvReceiver, theirs), cast(KvSender, ours))
+    both = BothSides(cast(KvReceiver, theirs), cast(KvSender, ours))
     assert both.handle_message(Delivery(Envelope(*SENT), message, sender))
     assert (ours.heard, theirs.heard) == (([message], []) if to_sender else ([], [message]))

@@ -1,16 +1,24 @@
-"""The KV transfers of a decode worker: those that come in, and those of requests that it hands over."""
+"""Hold both sides of the KV transfers of a worker that receives some and sends others."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from shared.bus import Delivery
+from shared.engine import Engine
 from shared.kv.receiving.receiver import KvReceiver
 from shared.kv.sending.sender import KvSender
+from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased
 from shared.messages import KvAbort, KvAbortAck
 
+MakeReceiver = Callable[[Engine, OnComplete, OnFailed, OnReleased], KvReceiver]
+"""Makes what receives KV into the pool of an engine."""
 
-class DecodeTransfers:
+
+class BothSides:
+    """The transfers that come in, and those that go out; no two of one name."""
+
     def __init__(self, receiver: KvReceiver, sender: KvSender) -> None:
         self._receiver = receiver
         self._sender = sender
@@ -31,9 +39,10 @@ class DecodeTransfers:
         return self._sender.handle_message(delivery) or self._receiver.handle_message(delivery)
 
     def peer_lost(self, instance: str) -> None:
-        """Handle the loss of a prefill worker. Of other decode workers nobody hears here: their silence is
-        noticed."""
+        """Handle the loss of a worker of another role. Of others of its own role nobody hears here: their
+        silence is noticed."""
         self._receiver.peer_lost(instance)
+        self._sender.peer_lost(instance)
 
     def close(self) -> None:
         self._receiver.close()
