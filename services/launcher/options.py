@@ -204,7 +204,7 @@ def _options_of(
         }
     if role == "retriever":
         said["corpus"] = ("--corpus", said_corpora(parser, args.corpus))
-    if role == "decode":
+    if role in ("prefill", "decode"):
         said["kv_transport"] = ("--kv-transport", args.kv_transport)
     return {name: OptionValue(value, option) for name, (option, value) in said.items() if value is not None}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shared.process.quiet_end import interrupts_end_at_once
+from shared.seams.clock import SYSTEM_CLOCK
 
 with interrupts_end_at_once():
     from services.prefill.config import PrefillConfig
@@ -15,8 +16,9 @@ with interrupts_end_at_once():
     from services.prefill.pool import PoolBuffer
     from shared.engine import Engine
     from shared.engine.core_arbiter import WorkClass
+    from shared.kv.receiving.receiver import KvReceiver
     from shared.kv.sending.sender import KvSender
-    from shared.kv.transfer_key import OnFailed, OnReleased
+    from shared.kv.transfer_key import OnComplete, OnFailed, OnReleased
     from shared.process.service import Service, run_service
     from shared.text.model_source import resolve_model
     from shared.worker.engine_builder import build_engine
@@ -46,8 +48,25 @@ async def body(service: Service[PrefillConfig]) -> None:
                     on_failed=on_failed,
                 )
 
+            def make_receiver(
+                engine: Engine, on_complete: OnComplete, on_failed: OnFailed, on_released: OnReleased
+            ) -> KvReceiver:
+                return KvReceiver(
+                    service.bus,
+                    bulk,
+                    service.instance,
+                    SYSTEM_CLOCK.unix_us(),  # as for decode: no chunk of a predecessor's comes here
+                    engine.kv_pool,
+                    config.kv_transport,
+                    on_complete=on_complete,
+                    on_failed=on_failed,
+                    on_released=on_released,
+                )
+
             await host.serve(
-                lambda: PrefillActor(service, host.take_engine, make_sender, host.mirror, host.adapters)
+                lambda: PrefillActor(
+                    service, host.take_engine, make_sender, make_receiver, host.mirror, host.adapters
+                )
             )
     finally:
         buffer.close()

@@ -12,12 +12,15 @@ from services.prefill.driver import PrefillDriver
 from services.prefill.job import PrefillJob, deadline_passed, read_job
 from services.prefill.kv_announcer import KvAnnouncer
 from services.prefill.output import job_output
+from services.prefill.prefix_fetches import PrefixFetches
+from services.prefill.prefix_loans import PrefixLoans
 from services.prefill.step_events import StepEvents
 from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, PromptScores, StepResult
 from shared.engine.sampling.grammar_verdicts import Verdict
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded, PenstockError, ProtocolError
+from shared.kv.both_sides import BothSides, MakeReceiver
 from shared.kv.expiring import Expiring
 from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import OnFailed, OnReleased, TransferKey
@@ -48,9 +51,11 @@ MakeSender = Callable[[Engine, OnReleased, OnFailed], KvSender]
 
 
 class PrefillActor(WorkerActor[PrefillJob]):
-    """Owns the engine, the queue and the KV sender."""
+    """Owns the engine, the queue, the KV sender, and the receiver of prefixes."""
 
     kv_messages = (
+        messages.KvReady,
+        messages.KvDone,
         messages.KvProbe,
         messages.KvGrant,
         messages.KvCredit,
@@ -69,12 +74,14 @@ class PrefillActor(WorkerActor[PrefillJob]):
         service: Service[PrefillConfig],
         load: Callable[[], Engine],
         make_sender: MakeSender,
+        make_receiver: MakeReceiver,
         mirror: PrefixMirror,
         adapters: WorkerAdapters | None = None,
     ) -> None:
         super().__init__(service, PrefillDriver(load, mirror, self.wake), mirror, adapters)
         self._config = service.config
         self._make_sender = make_sender
+        self._make_receiver = make_receiver
         self._rate = TokenRate(min(MEASURED_STEP_TOKENS, service.config.max_batch_tokens))
         self._ended_transfers: deque[tuple[TransferKey, PenstockError | None]] = deque()
         self._early_verdicts: Expiring[tuple[str, str], Verdict] = Expiring(
@@ -90,7 +97,26 @@ class PrefillActor(WorkerActor[PrefillJob]):
         self._sender = self._make_sender(engine, self._on_released, self._on_failed)
         self._step_events = StepEvents()
         self._announcer = KvAnnouncer(self._sender, engine.layout.num_layers, self._step_events)
-        return self._sender
+        self._loans = PrefixLoans(self.bus, self._driver, self._sender, self.wake)
+        self._fetches = PrefixFetches(
+            self._service.instance,
+            self._config.prefix_fetches,
+            self.bus,
+            self._driver,
+            self._rate,
+            self.wake,
+        )
+        await self._fetches.open(engine, self._make_receiver)
+        return BothSides(self._fetches.receiver, self._sender)
+
+    def close_transfers(self) -> None:
+        self._fetches.receiver.close()
+
+    async def on_stop(self) -> None:
+        if self._transferring is not None:
+            await self._fetches.close()
+            await self._loans.close()
+        await super().on_stop()
 
     async def give_up(self) -> None:
         self._step_events.deliver()
@@ -110,7 +136,12 @@ class PrefillActor(WorkerActor[PrefillJob]):
         for job in self._book.jobs.values():
             kind = "queued" if job.phase is JobPhase.QUEUED else "transfer"
             yield Held(job.request_id, kind, 1, job.phase.value)
+        yield from self._fetches.receiver.held()
+        yield from self._loans.held()
         yield from super().held()
+
+    def holds_work(self) -> bool:
+        return super().holds_work() or len(self._loans) > 0
 
     # ---- messages ---------------------------------------------------------------------------------
 
@@ -124,6 +155,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
                 await self._accept(delivery, prefill)
             case messages.GrammarTried() as tried:
                 self._hear_verdict(delivery, tried)
+            case messages.LendPrefix() as request:
+                self._lend(delivery, request)
             case message:
                 raise self.unknown(message)
 
@@ -145,9 +178,15 @@ class PrefillActor(WorkerActor[PrefillJob]):
             job.cached_tokens = known * BLOCK_TOKENS
             self.take_in(job, prefill.adapter, lambda: self._book.add(job, self._rate.tokens_per_s))
             self._hear_early_verdict(job)
+            self._fetches.begin(job, prefill.lender)
             engine.serve(self._book.waiting_prompts)
             self._service.changed()
         await self.bus.reply(envelope, Accepted(self._book.jobs[job.key].cached_tokens))
+
+    def _lend(self, delivery: Delivery, request: messages.LendPrefix) -> None:
+        if self._service.stopping.is_set():
+            raise Overloaded("this worker is draining; compute the prefix")
+        self._loans.lend(delivery, request)
 
     def is_tried_elsewhere(self, job: PrefillJob) -> bool:
         """The decode worker of the same route tries it."""
@@ -285,6 +324,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
     # ---- KV, called by the sender from anywhere on the loop ------------------------------------------
 
     def _on_released(self, key: TransferKey) -> None:
+        if self._loans.end(key):
+            return
         self._ended_transfers.append((key, None))
         self.wake()
 
@@ -313,6 +354,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     def release_job(self, job: PrefillJob, reason: str) -> None:
         if job.phase is JobPhase.QUEUED:
+            self._fetches.cancel(job)
             self._book.remove(job.key)
         elif job.phase is JobPhase.COMPUTING:
             # Released before the transfer's end is acknowledged: an aborted transfer never becomes visible.
@@ -329,5 +371,6 @@ class PrefillActor(WorkerActor[PrefillJob]):
 
     async def _report_expired(self, expired: Iterable[LostJob]) -> None:
         for job, error in expired:
+            self._fetches.cancel(job)
             self.forget_grammar(job)
             await self._report_lost(job, error)

@@ -49,7 +49,7 @@ class PrefillBook(JobBook[PrefillJob]):
         chosen: list[PrefillJob] = []
         lost: list[LostJob] = []
         while room_tokens > 0 and len(self.queue):
-            taken = self.queue.take_entry(lambda key: not self.jobs[key].compiling)
+            taken = self.queue.take_entry(lambda key: self._can_start(self.jobs[key]))
             lost += self._expired_in_queue(entry.key for entry in taken.expired)
             if taken.entry is None:
                 break
@@ -61,6 +61,9 @@ class PrefillBook(JobBook[PrefillJob]):
             if self.queue.claims_room(taken.entry):
                 break
         return chosen, lost
+
+    def _can_start(self, job: PrefillJob) -> bool:
+        return not (job.compiling or job.fetching)
 
     def put_back(self, job: PrefillJob) -> None:
         """The job found no room in the engine."""

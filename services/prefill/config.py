@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.config.fields import field_of
+from shared.kv.transports import AUTO, TRANSPORT_CHOICES
 from shared.worker.config import EngineServiceConfig
 
 
@@ -15,4 +16,16 @@ class PrefillConfig(EngineServiceConfig):
     max_queued: int = field_of(256, help="prompts that may wait", minimum=1, maximum=1 << 16)
     max_queued_tokens: int = field_of(
         32768, help="tokens to compute that may wait; one prompt may always", minimum=1
+    )
+    prefix_fetches: int = field_of(
+        4,
+        help="prefixes fetched at a time from other prefill workers that have them, where that is faster "
+        "than to compute them; 0 = none",
+        minimum=0,
+        maximum=64,
+    )
+    kv_transport: str = field_of(
+        AUTO,
+        help="how these come in; auto = shared memory where the other one is on this host, else nats",
+        choices=TRANSPORT_CHOICES,
     )

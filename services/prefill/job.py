@@ -21,6 +21,9 @@ class PrefillJob(Job):
     cached_tokens: int = 0  # a guess until the engine has admitted it
     started_s: float = 0.0
     computed_tokens: int = 0
+    fetching: bool = False  # it waits for its prefix, which comes from another worker
+    fetch_s: float = 0.0  # how long it has waited for that
+    fetched_tokens: int = 0  # those that have come
     refused_s: float | None = None  # when it first found no room in the engine
     charged: float = 0.0  # to its tenant, when it was taken from the queue
     lead: int = 0  # what its turn counted for then

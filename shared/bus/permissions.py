@@ -74,6 +74,13 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
     "retriever": {"gateway": (messages.FoundFirst,)},
     "prefill": {
         "gateway": (messages.Lost, messages.PromptLogprobs),
+        "prefill": (
+            messages.LendPrefix,
+            messages.KvProbe,
+            messages.KvReady,
+            messages.KvDone,
+            *_KV_TO_SENDER,
+        ),
         "decode": (messages.KvReady, messages.KvDone, *_KV_AGREEMENT),
         "detokenizer": (messages.Tokens,),
     },
@@ -101,7 +108,7 @@ MAY_SEND: Mapping[str, Mapping[str, tuple[type[Message], ...]]] = {
 }
 """Sender → receiver → messages. Beside these, every role sends heartbeats as itself, asks others for theirs,
 asks who has a prefix cache for a snapshot of it, gateways broadcast cancels, and prefill and decode send KV
-chunks to decode. Answers are not listed: who was asked may answer, once, on the reply subject of the
+chunks to each other. Answers are not listed: who was asked may answer, once, on the reply subject of the
 question."""
 
 ANSWER_WITHIN = "10m"
@@ -137,7 +144,6 @@ def role_user(role: str, instance: str = ANY) -> BusUser:
         subscribe.append(everything_at(CANCEL_ALL))
     if role in ("prefill", "decode"):
         publish.append(kv(ANY, ANY))
-    if role == "decode":
         subscribe.append(kv(instance, ANY))
     return BusUser(name, tuple(publish), tuple(subscribe), answers=True)
 

@@ -118,6 +118,7 @@ from shared.messages.kv import (
     KvReady,
     KvReceived,
     KvSegment,
+    LendPrefix,
 )
 from shared.messages.packing import (
     MAX_HASHES,
@@ -173,6 +174,7 @@ from shared.messages.response_cache import (
 )
 from shared.messages.routing import (
     ALL_EMITTED,
+    NO_LENDER,
     WARM_EPOCH,
     Cancel,
     CancelAck,
@@ -183,6 +185,7 @@ from shared.messages.routing import (
     Lost,
     Open,
     Prefill,
+    PrefixLender,
     Reserve,
     TakeOver,
     Warm,
@@ -241,6 +244,7 @@ Message = (
     | Text
     | PromptLogprobs
     | Lost
+    | LendPrefix
     | KvProbe
     | KvSegment
     | KvGrant
@@ -307,6 +311,7 @@ __all__ = [
     "MAX_USAGE_ROWS",
     "MEANING_VERSION",
     "NO_ADAPTER",
+    "NO_LENDER",
     "NO_THINKING",
     "SHORT_OF_BLOCKS",
     "WARM_EPOCH",
@@ -384,6 +389,7 @@ __all__ = [
     "KvReceived",
     "KvSegment",
     "LeaveKey",
+    "LendPrefix",
     "LivenessCheck",
     "LookUpResponse",
     "Lost",
@@ -394,6 +400,7 @@ __all__ = [
     "Open",
     "PhaseAccount",
     "Prefill",
+    "PrefixLender",
     "PromptLogprobs",
     "PromptThinking",
     "RequestAccount",

@@ -1,12 +1,30 @@
 """The control messages of KV transfers between two workers; the bytes go elsewhere.
 
 The sender computes: a prefill worker, or a decode worker that hands a request over. The receiver is a decode
-worker, which goes on with it.
+worker, which goes on with it. A prefill worker also sends a prefix that it has cached to another one that
+needs it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from shared.fairness.share import TenantShare
+
+
+@dataclass(frozen=True, slots=True)
+class LendPrefix:
+    """prefill → prefill (ask): a prompt of mine begins with these blocks, which you have; send them to me.
+
+    `block_hashes` are their names, from the first block on, `receiver` is who I am, and `share` whose prompt
+    it is, as in `Reserve`. The envelope names the transfer, and its deadline is when I shall rather compute
+    them. Answered by Accepted: they stay what they are until the transfer is over, which begins with my
+    KvGrant. Refused as Overloaded where they are not all there.
+    """
+
+    block_hashes: bytes
+    receiver: str
+    share: TenantShare
 
 
 @dataclass(frozen=True, slots=True)

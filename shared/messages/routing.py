@@ -98,12 +98,28 @@ class HandedOver:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixLender:
+    """The prefill worker that has most of a prompt cached, `blocks` of its first ones, in its life
+    `incarnation`, as its heartbeats said; `instance` is "" where no other has notably more than who is asked.
+    It has computed `tokens_per_s` lately, 0 unmeasured, and `queued_tokens` wait there."""
+
+    instance: str = ""
+    incarnation: int = 0
+    blocks: int = 0
+    queued_tokens: int = 0
+    tokens_per_s: float = 0.0
+
+
+NO_LENDER = PrefixLender()
+
+
+@dataclass(frozen=True, slots=True)
 class Prefill:
     """gateway → prefill: compute this, send the next token to `detokenizer`, the KV to `decode`.
 
     `first_token_us` is the deadline of that token, by which prompts are ordered; like `deadline_us` of the
     envelope, which is the whole request's. 0: the same. `adapter`, `share` and `stay_ms` as in
-    `Reserve`.
+    `Reserve`. The worker may fetch what it does not have of the prompt from `lender`, or compute it.
     """
 
     token_ids: bytes
@@ -118,6 +134,7 @@ class Prefill:
     adapter: AdapterId = NO_ADAPTER
     share: TenantShare = OPEN_SHARE
     stay_ms: int = 0
+    lender: PrefixLender = NO_LENDER
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,6 +282,15 @@ KV_CHUNKS_DISCARDED = Counter(
 )
 PREFIX_CACHE_QUERIES = Counter("penstock_prefix_cache_queries_total", "Prompt blocks looked up.")
 PREFIX_CACHE_HITS = Counter("penstock_prefix_cache_hits_total", "Prompt blocks found.")
+PREFIX_FETCHES = Counter(
+    "penstock_prefix_fetches_total",
+    "Prefixes that another prefill worker had: fetched, or why not: not_worth_it, busy, cancelled, expired "
+    "or another error.",
+    ["outcome"],
+)
+PREFIX_FETCHED_TOKENS = Counter(
+    "penstock_prefix_fetched_tokens_total", "Prompt tokens whose KV came from another prefill worker."
+)
 
 WARM_HINTS = Counter(
     "penstock_warm_hints_total",
@@ -345,7 +354,15 @@ COMMON: tuple[MetricFamily, ...] = (
 )
 """The metrics that every service shows."""
 _ADAPTERS: tuple[MetricFamily, ...] = (ADAPTERS, ADAPTERS_STALE)
-_TRANSFERS: tuple[MetricFamily, ...] = (KV_CELLS_AGAIN, KV_TRANSFERS)
+_TRANSFERS: tuple[MetricFamily, ...] = (
+    KV_CELLS_AGAIN,
+    KV_CHECKSUM_FAILURES,
+    KV_CHUNKS_DISCARDED,
+    KV_TRANSFERS,
+    KV_TRANSFER_BYTES,
+    KV_TRANSFER_EXPOSED_SECONDS,
+    KV_TRANSFER_SECONDS,
+)
 _PREFIXES: tuple[MetricFamily, ...] = (
     PREFIX_CACHE_HITS,
     PREFIX_CACHE_QUERIES,
@@ -416,6 +433,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         HOP_SECONDS,
         KV_BLOCKS,
         MASK_WAITS,
+        PREFIX_FETCHED_TOKENS,
+        PREFIX_FETCHES,
         QUEUE_DEPTH,
         SERVED_MODEL,
         *_ADAPTERS,
@@ -430,13 +449,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         GRAMMAR_TRIALS,
         HOP_SECONDS,
         KV_BLOCKS,
-        KV_CHECKSUM_FAILURES,
         HAND_OVERS,
         HAND_OVER_SECONDS,
-        KV_CHUNKS_DISCARDED,
-        KV_TRANSFER_BYTES,
-        KV_TRANSFER_EXPOSED_SECONDS,
-        KV_TRANSFER_SECONDS,
         MASK_WAITS,
         PREEMPTIONS,
         QUEUE_DEPTH,

@@ -176,7 +176,7 @@ class WorkerActor(EngineActor, Generic[J]):
         return EngineFault(f"the {role} engine failed over this batch; its log has the cause", hop=role)
 
     async def drained(self) -> None:
-        while self._driver.loaded and self._book.jobs:
+        while self._driver.loaded and self.holds_work():
             self._idle.clear()
             await self._idle.wait()
 
@@ -346,7 +346,7 @@ class WorkerActor(EngineActor, Generic[J]):
     def _show(self) -> None:
         self._driver.show_blocks()
         metrics.QUEUE_DEPTH.labels(service=self._service.role).set(self.worker_load().queued)
-        if not self._book.jobs:
+        if not self.holds_work():
             self._idle.set()
 
 

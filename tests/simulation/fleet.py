@@ -67,7 +67,7 @@ ENGINE = {"kv_blocks": 256, "max_sequences": 8}
 WORKERS: dict[str, tuple[ModuleType, type[ServiceConfig], dict[str, Any]]] = {
     "tokenizer": (tokenizer, TokenizerConfig, {}),
     "detokenizer": (detokenizer, DetokenizerConfig, {}),
-    "prefill": (prefill, PrefillConfig, ENGINE),
+    "prefill": (prefill, PrefillConfig, {**ENGINE, "kv_transport": "nats"}),
     "decode": (decode, DecodeConfig, {**ENGINE, "kv_transport": "nats"}),
     "speculator": (speculator, SpeculatorConfig, ENGINE),
     "retriever": (retriever, RetrieverConfig, {"index_wait_s": 0.0}),

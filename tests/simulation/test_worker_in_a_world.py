@@ -22,6 +22,7 @@ from tests.simulation.step_profile import StepProfile
 from tests.simulation.world import World
 from tests.support.grammar import save_model_with_tokenizer
 from tests.support.noted_bus import NotedBus
+from tests.support.played_receiver import PlayedReceiver
 from tests.support.sampling import sampling
 from tests.support.wait import until
 
@@ -48,7 +49,7 @@ class PrefillNode:
         self.service = Service("prefill", PrefillConfig(), "prefill-0")
         self.bus = self.service.bus = NotedBus()
         self.actor = self.service.supervisor.start_once(
-            PrefillActor(self.service, self._load, self._make_sender, PrefixMirror())
+            PrefillActor(self.service, self._load, self._make_sender, PlayedReceiver.make, PrefixMirror())
         )
 
     def _load(self) -> Engine:

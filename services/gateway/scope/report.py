@@ -137,6 +137,7 @@ def _count_usage(record: RequestRecord) -> None:
     for kind, tokens in (
         ("prompt", record.prompt_tokens),
         ("cached", record.cached_tokens),
+        ("fetched", record.counts["fetched_tokens"]),
         ("generated", record.output_tokens),
         ("reasoning", record.reasoning_tokens),
         ("kept", record.output_tokens if record.kept else 0),

@@ -24,6 +24,7 @@ MAX_ATTEMPTS = 16
 COUNT_PREFIX = "count:"
 FIRST_TOKEN_PARTS = (
     "prefill.queue",
+    "prefill.fetch",
     "prefill.compute",
     "decode.prefill_queue",
     "decode.prefill_compute",

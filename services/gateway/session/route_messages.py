@@ -10,7 +10,17 @@ from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
 from services.gateway.scope.token_log import TokenLog
 from shared.deadline import Deadline
 from shared.fairness.share import TenantShare
-from shared.messages import AdapterId, Message, Open, Prefill, Reserve, pack_hashes, pack_ids
+from shared.messages import (
+    NO_LENDER,
+    AdapterId,
+    Message,
+    Open,
+    Prefill,
+    PrefixLender,
+    Reserve,
+    pack_hashes,
+    pack_ids,
+)
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.text.incremental import PROMPT_TAIL_TOKENS
 
@@ -73,12 +83,13 @@ def route_messages(
     *,
     guest: bool,
     stay_ms: int = 0,
+    lender: PrefixLender = NO_LENDER,
 ) -> dict[str, Message]:
     """Return the messages by role, first for the role that the first token waits for.
 
     Decode hears all of what prefill would where it computes the prompt. `ids` are those of prompt and log,
     `hashes` those of their blocks. `share` names the tenant as workers know it; `guest`: it may have a
-    place at decode beyond the ordinary ones; `stay_ms` as in `Reserve`.
+    place at decode beyond the ordinary ones; `stay_ms` as in `Reserve`, `lender` as in `Prefill`.
     """
     prompt_ids = ids[: log.prompt_tokens]
     reserve = reserve_message(
@@ -121,5 +132,6 @@ def route_messages(
         adapter=adapter,
         share=share,
         stay_ms=stay_ms,
+        lender=lender,
     )
     return {"prefill": prefill, "detokenizer": opened, "decode": reserve}

@@ -13,6 +13,7 @@ from services.gateway.admission.admission import check_wait
 from services.gateway.admission.ticket import CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
 from services.gateway.fleet.best_route import best_route
+from services.gateway.fleet.prefix_lender import prefix_lender
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import RouteTrials
 from services.gateway.fleet.routing import Need, RoutingDecision, kv_groups, serving
@@ -28,7 +29,7 @@ from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
-from shared.messages import Accepted, Message
+from shared.messages import NO_LENDER, Accepted, Message, PrefixLender
 from shared.roles import ROUTED_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done, start_task
@@ -258,6 +259,7 @@ class Router:
             self._share,
             guest=guest,
             stay_ms=self._agent_sessions.stay_ms(self._meter.share.tenant, self._request.agent),
+            lender=self._lender_of(route, hashes),
         )
         loads = self._record_sent(route, ids, hashes)
         asks = [
@@ -279,6 +281,12 @@ class Router:
         if errors:
             asks.clear()  # or what is raised would hold this frame, and this frame what is raised
             raise errors.pop(errors.index(_gravest(errors)))
+
+    def _lender_of(self, route: RoutingDecision, hashes: tuple[bytes, ...]) -> PrefixLender:
+        """Return who beside the chosen prefill worker may send it more of the prompt than it has."""
+        if not route.prefill:
+            return NO_LENDER
+        return prefix_lender(self._usable("prefill"), route.prefill, self._layout_of(route), hashes)
 
     def _record_sent(
         self, route: RoutingDecision, ids: tuple[int, ...], hashes: tuple[bytes, ...]

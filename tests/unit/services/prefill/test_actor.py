@@ -37,6 +37,7 @@ from shared.messages import (
     Message,
     Prefill,
     Tokens,
+    pack_hashes,
     pack_ids,
 )
 from shared.process.service import Service
@@ -50,6 +51,7 @@ from tests.support.heartbeats import make_heartbeat
 from tests.support.held_masks import held_masks
 from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
+from tests.support.played_receiver import PlayedReceiver
 from tests.support.sampling import sampling
 from tests.support.slow_grammar import PATTERNS_TOGETHER, held_compiler
 from tests.support.wait import until
@@ -62,9 +64,11 @@ SLOW = Grammar("regex", "[ -~]+")
 class Worker(PrefillActor):
     """Its mailbox and its turns are in the hands of the test."""
 
+    bus_type = NotedBus
+
     def __init__(self, llm_dir: Path, kv_blocks: int = 64) -> None:
         service = Service("prefill", PrefillConfig(), "prefill-0")
-        self.sent = service.bus = NotedBus()
+        self.sent = service.bus = self.bus_type()
 
         def make_sender(engine: Engine, on_released: OnReleased, on_failed: OnFailed) -> KvSender:
             bulk = cast(BulkConnection, None)  # nothing is granted that bytes would be sent for
@@ -76,6 +80,7 @@ class Worker(PrefillActor):
             service,
             lambda: make_engine(llm_dir, max_batch_tokens=CHUNK, kv_blocks=kv_blocks),
             make_sender,
+            PlayedReceiver.make,
             PrefixMirror(),
         )
 
@@ -90,11 +95,12 @@ class Worker(PrefillActor):
         *,
         grammar: Grammar | None = None,
         prompt: Sequence[int] = PROMPT,
+        names: Sequence[bytes] = (),
         seconds: float = 60.0,
     ) -> None:
-        how = sampling(ignore_eos=True, grammar=grammar)
+        how, hashes = sampling(ignore_eos=True, grammar=grammar), pack_hashes(names)
         prefill = Prefill(
-            pack_ids(prompt), len(prompt), b"", how, "gateway-0", "detokenizer-0", "decode-0", 0
+            pack_ids(prompt), len(prompt), hashes, how, "gateway-0", "detokenizer-0", "decode-0", 0
         )
         await self.handle(self.sent.asked(prefill, request_id, epoch, seconds=seconds))
         assert isinstance(self.sent.to(REPLY).pop(), Accepted)
