@@ -226,6 +226,7 @@ def _admit(engine: Engine, job: DecodeJob) -> AdmitResult | PenstockError:
             share=job.share,
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
+            inter_token_us=job.inter_token_us,
             stay_s=job.stay_s,
         )
     except PenstockError as error:
@@ -242,6 +243,7 @@ def _attach(engine: Engine, job: DecodeJob) -> PenstockError | None:
             adapter=job.adapter,
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
+            inter_token_us=job.inter_token_us,
         )
     except PenstockError as error:
         return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from shared.blocks.layer_groups import KvGroups
@@ -60,6 +61,11 @@ class DecodeJob(Job):
         if self.inter_token_s is None or self.last_token_s is None:
             return False
         return now_s - self.last_token_s >= self.inter_token_s
+
+    @property
+    def inter_token_us(self) -> float:
+        """The same in microseconds, infinite for a client that waits as long as it takes."""
+        return math.inf if self.inter_token_s is None else 1e6 * self.inter_token_s
 
     @property
     def kv_since_s(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from shared.engine.adapters import AdapterRegistry, LoadedAdapter
@@ -58,6 +59,7 @@ class Intake:
         share: TenantShare = OPEN_SHARE,
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
+        inter_token_us: float = math.inf,
         stay_s: float = 0.0,
     ) -> AdmitResult:
         """Take in a sequence whose KV is computed here; its cached prefix is not computed again, unless
@@ -70,6 +72,7 @@ class Intake:
         `on_layer` be given. `adapter` is the name of a loaded one, "" for the model alone. Names that the
         engine makes are `tenant`'s and the adapter's own. Who goes first is decided by what the tenant of
         `share` has had here, then by `priority` 0 (high) to 2 (low), then `deadline_us` of time.monotonic.
+        Prompts beside it leave steps so short that its tokens come within `inter_token_us` of each other.
         When it has gone its KV stays for `stay_s` in the prefix cache before that of others, below 0 after
         it. Raises Overloaded, InvalidRequest or DeadlineExpired (the prompt cannot be computed by then),
         changing nothing; nothing ends later.
@@ -89,7 +92,7 @@ class Intake:
             sequence.hold_len = num_tokens + stop_after
             num_tokens = min(sequence.hold_len, sequence.end_len) - 1  # the last token drawn needs no KV
         sequence.on_layer = on_layer
-        sequence.share, sequence.stay_s = share, stay_s
+        sequence.share, sequence.stay_s, sequence.inter_token_us = share, stay_s, inter_token_us
         self._scheduler.check_room(key, priority, share)
         self._scheduler.check_time(sequence, deadline_us)
         self._allocation.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
@@ -127,12 +130,13 @@ class Intake:
         adapter: str = "",
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
+        inter_token_us: float = math.inf,
     ) -> None:
         """KV of `token_ids[:-1]` is now complete in the blocks reserved for `key`: it joins the batch.
 
-        `adapter`, with which that KV was computed, `priority` and `deadline_us` as in `admit`; the share is
-        that of the reservation. Raises InvalidRequest when nothing is reserved or the reservation is too
-        small; it then stays.
+        `adapter`, with which that KV was computed, `priority`, `deadline_us` and `inter_token_us` as in
+        `admit`; the share is that of the reservation. Raises InvalidRequest when nothing is reserved or the
+        reservation is too small; it then stays.
         """
         check_priority(priority)
         reserved = self._scheduler.sequences.get(key)
@@ -153,6 +157,7 @@ class Intake:
             )
         sequence.adapter = packed_of(self._adapters.find(adapter))
         sequence.share, sequence.stay_s = reserved.share, reserved.stay_s
+        sequence.inter_token_us = inter_token_us
         sequence.tables = reserved.tables
         sequence.num_computed = num_filled
         sequence.num_scored = prompt_len  # by whoever computed the prompt
@@ -198,6 +203,7 @@ class Intake:
             new_key, prompt, len(prompt), params, HashChain(names, source.chain.seed, source.chain.hasher)
         )
         sequence.adapter, sequence.share = source.adapter, source.share
+        sequence.inter_token_us = source.inter_token_us
         self._scheduler.check_room(new_key, source.priority, source.share)
         sequence.num_scored = len(prompt)  # the source's are the same
         self._block_manager.share_blocks(sequence, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -65,6 +66,7 @@ class LiveSequence:
     num_charged: int = 0  # tokens that its tenant was charged for computing, or need not be
     priority: int = 1  # 0 high, 1 normal, 2 low
     deadline_us: int = 0  # on the scheduler's clock
+    inter_token_us: float = math.inf  # how long its client waits from token to token
     waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
     times_preempted: int = 0
     rests: int = 0  # the last steps in a row in which it was decoding and had no row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,6 +36,9 @@ MIN_CHUNK_TOKENS = 16
 """A prompt gets at least this much of a step, however short steps shall be: it must come to an end."""
 COLD_CHUNK_TOKENS = 64
 """The chunk beside decode rows while the cost model has seen too few steps to say more."""
+AWAITED_SHARE = 0.8
+"""The share of the time in which a client awaits its next token that a step with part of a prompt may take:
+the rest is for a step that takes longer than predicted, and for the way of the token."""
 
 
 MAX_SCORED_TOKENS = 128
@@ -124,9 +128,9 @@ class Scheduler:
     """Decode rows first, then drafts, then prefill chunks by precedence; see `order`.
 
     `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
-    how many times as long as without them; 0: no limit. `ngram_tokens`: the most that are drafted from a
-    sequence's own text, `ngram_batch_tokens`: in a step. `guest_sequences` may be held beyond
-    `max_sequences`: no step decodes more than these, so that some rest.
+    how many times as long as without them; 0: no limit but what clients of these rows wait for a token.
+    `ngram_tokens`: the most that are drafted from a sequence's own text, `ngram_batch_tokens`: in a step.
+    `guest_sequences` may be held beyond `max_sequences`: no step decodes more than these, so that some rest.
     """
 
     def __init__(
@@ -256,7 +260,8 @@ class Scheduler:
         # Drafts are a bet, prompts are certain work: while a prompt waits, drafts get half of the rest.
         work, features = self._decode(decoding, budget // 2 if prefilling else budget, undrafted)
         if prefilling:
-            chunk = self._chunk_tokens(prefilling, features, self._max_batch_tokens - features.tokens)
+            room = self._max_batch_tokens - features.tokens
+            chunk = self._chunk_tokens(prefilling, decoding, features, room)
             now_us = self._now_us()
             for sequence, num_tokens in self._shares(prefilling, chunk, now_us):
                 work.append(Work.of(sequence, num_tokens, (), is_prefill=True))
@@ -342,19 +347,28 @@ class Scheduler:
         sequence.drafts = ()
         return drafts[: self._block_manager.extend(sequence, len(drafts))]
 
-    def _chunk_tokens(self, prefilling: Sequence[LiveSequence], decode: Features, room: int) -> int:
+    def _chunk_tokens(
+        self,
+        prefilling: Sequence[LiveSequence],
+        decoding: Sequence[LiveSequence],
+        decode: Features,
+        room: int,
+    ) -> int:
         """The prefill tokens of this step: what fits, and beside decode rows what keeps it short enough."""
-        if not (self._max_step_us or self._max_step_ratio) or decode == NOTHING:
+        awaited_us = AWAITED_SHARE * min((each.inter_token_us for each in decoding), default=math.inf)
+        is_limited = self._max_step_us or self._max_step_ratio or awaited_us < math.inf
+        if not is_limited or decode == NOTHING:
             return room
         chunk = COLD_CHUNK_TOKENS
         if self._cost.ready:
             start = max(sequence.num_computed for sequence in prefilling)
-            chunk = self._cost.max_prefill_tokens(self._longest_step_us(decode), decode, start)
+            longest_us = min(awaited_us, self._longest_step_us(decode))
+            chunk = self._cost.max_prefill_tokens(longest_us, decode, start)
         return min(room, max(chunk, MIN_CHUNK_TOKENS))
 
     def _longest_step_us(self, decode: Features) -> float:
         limits = (self._max_step_us, self._max_step_ratio * self._cost.predict_us(decode))
-        return min(limit for limit in limits if limit)
+        return min((limit for limit in limits if limit), default=math.inf)
 
     def _shares(
         self, prefilling: Sequence[LiveSequence], chunk: int, now_us: int

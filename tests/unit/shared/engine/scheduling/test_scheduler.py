@@ -9,7 +9,12 @@ import pytest
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.engine.cost_model import Features
 from shared.engine.scheduling.order import AGING_US, LOWEST_PRIORITY, PATIENCE_US
-from shared.engine.scheduling.scheduler import COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS, monotonic_us
+from shared.engine.scheduling.scheduler import (
+    AWAITED_SHARE,
+    COLD_CHUNK_TOKENS,
+    MIN_CHUNK_TOKENS,
+    monotonic_us,
+)
 from shared.errors import DeadlineExpired, InvalidRequest
 from tests.support.block_hashes import hashes_of
 from tests.support.engine import GREEDY, admit, drive, make_engine, undisturbed
@@ -87,6 +92,20 @@ def test_of_two_limits_the_shorter_step_counts(model_dir: Path) -> None:
         with_a_decoding_sequence(engine)
         admit(engine, "long", [5] * 200)
         assert engine.step().num_prefill_tokens == pytest.approx(22, abs=1)
+
+
+def test_beside_clients_that_await_tokens_prompts_are_cut_to_what_the_most_impatient_waits(
+    model_dir: Path,
+) -> None:
+    engine = knowing(make_engine(model_dir, max_step_ratio=9.0), step_us=1000, token_us=100)
+    for key, inter_token_us in (("patient", 50_000), ("impatient", 5000)):
+        engine.admit(key, [3, 4], 2, GREEDY, inter_token_us=inter_token_us)
+        engine.step()
+    admit(engine, "long", [5] * 200)
+    result = engine.step()
+    assert result.num_decode == 2
+    left_us = AWAITED_SHARE * 5000 - 1000
+    assert result.num_prefill_tokens == pytest.approx(left_us / 100 - 2, abs=1)
 
 
 def test_a_low_prompt_that_is_served_climbs_no_further(model_dir: Path) -> None:
