@@ -118,4 +118,15 @@ FOUND = {
         kv_blocks=40,
         max_sequences=2,
     ),
+    "a worker had reconnected, and a request with little time was not let there": Plan(
+        25,
+        (
+            PlannedNode("tokenizer-0", 0.0, 0),
+            PlannedNode("detokenizer-0", 0.0, 0),
+            PlannedNode("prefill-0", 0.0, 0),
+            PlannedNode("decode-0", 0.0, 0),
+        ),
+        (PlannedCall(2, 0.2256, 15, deadline_s=0.44),),
+        (PlannedFault(0.156, FaultKind.LOST, "nats", 1.0, 0, "Reserve"),),
+    ),
 }

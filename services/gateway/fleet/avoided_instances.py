@@ -26,7 +26,8 @@ class AvoidedInstances:
         self._refused_s: dict[Life, float] = {}  # when
         self._room_s: dict[Life, float] = {}  # when it will have room, by its own word
         self._failed: dict[Life, float] = {}  # until when
-        self._gone: dict[Life, float] = {}
+        self._gone: dict[Life, tuple[float, int]] = {}
+        """Until when, and how often it had reconnected by then."""
 
     def add_refused(self, view: InstanceView, retry_after_s: float) -> None:
         """It had no room, and knows of none before that time; 0 when it does not know."""
@@ -46,11 +47,17 @@ class AvoidedInstances:
 
     def add_gone(self, view: InstanceView) -> None:
         """It did not answer."""
-        self._gone[life_of(view)] = self._clock.monotonic_s() + GONE_S
+        until_s = self._clock.monotonic_s() + GONE_S
+        self._gone[life_of(view)] = until_s, view.heartbeat.reconnects
 
     def not_gone(self, views: Iterable[InstanceView]) -> list[InstanceView]:
+        """Return those of `views` that may be asked: one that has reconnected since says that it is there."""
         now_s = self._clock.monotonic_s()
-        return [view for view in views if self._gone.get(life_of(view), 0.0) <= now_s]
+        return [view for view in views if not self._is_gone(view, now_s)]
+
+    def _is_gone(self, view: InstanceView, now_s: float) -> bool:
+        until_s, reconnects = self._gone.get(life_of(view), (0.0, 0))
+        return now_s < until_s and view.heartbeat.reconnects == reconnects
 
     def failed(self, views: Iterable[InstanceView]) -> set[tuple[str, str]]:
         """Return those of `views`, as (role, instance), that failed the request a moment ago."""

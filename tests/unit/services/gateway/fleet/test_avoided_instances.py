@@ -78,3 +78,14 @@ def test_a_restarted_instance_is_welcome_at_once(avoided: AvoidedInstances, cloc
         [anew],
     )
     assert avoided.room_in_s([anew]) == 0.0
+
+
+def test_one_that_has_reconnected_since_it_did_not_answer_is_asked_at_once(
+    avoided: AvoidedInstances, clock: FakeClock
+) -> None:
+    avoided.add_gone(seen(clock))
+    assert avoided.not_gone([seen(clock)]) == []
+    back = InstanceView(heartbeat("decode", "decode-0", incarnation=1, reconnects=1), clock.monotonic_s())
+    assert avoided.not_gone([back]) == [back]
+    avoided.add_gone(back)
+    assert avoided.not_gone([back]) == []
