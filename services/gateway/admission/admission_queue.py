@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +22,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import Overloaded
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import OPEN_SHARE, TenantShare
+from shared.messages import Held
 from shared.tasks import StartTask
 
 POLL_S = 0.01
@@ -115,6 +116,10 @@ class AdmissionQueue:
             yield Turn(waits, self._may_be_guest(ticket.model, ticket.meter.share, more=0))
         finally:
             self._end_placing(ticket)
+
+    def held(self) -> Iterator[Held]:
+        """Yield the slots that requests have, as far as they have not ended, for an audit."""
+        return self._taken.held()
 
     def record_end(self) -> None:
         """A request that had a slot has ended: while others wait, that tells how fast slots come free."""

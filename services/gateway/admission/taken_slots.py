@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from services.gateway.fleet.tenant_jobs import TenantStanding
 from shared.fairness.share import TenantShare
+from shared.messages import Held
 
 
 class TakenSlots:
@@ -26,6 +28,11 @@ class TakenSlots:
         self._taken[tenant] -= 1
         if not self._taken[tenant]:
             del self._taken[tenant]
+
+    def held(self) -> Iterator[Held]:
+        """Yield what each tenant has, for an audit."""
+        for tenant, count in self._taken.items():
+            yield Held("", "slot", count, tenant)
 
     def may_be_guest(self, share: TenantShare, told: TenantStanding, more: int = 1) -> bool:
         """Return whether the tenant, with so many `more` slots, has no more by its weight than another has,

@@ -351,6 +351,8 @@ class SessionRegistry:
             Held(session.request_id, "session", 1, session.state.phase.value)
             for session in self._live.values()
         )
+        if not held:  # nobody is there who could have a slot
+            held = tuple(self._context.admission_queue.held())
         return AuditReport("gateway", self._context.instance, self._incarnation, held)
 
     async def _answer_late(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from shared.errors import InternalError
 from shared.kv.limits import FIRST_WINDOW_BYTES, RESERVED_WINDOW_BYTES, WINDOW_BYTES
 from shared.kv.receiving.incoming import IncomingTransfer
 from shared.seams.buggify import BUGGIFY
@@ -13,6 +14,7 @@ class CreditPool:
     """A first window for each transfer, first come, first served; a full one for those that move."""
 
     def __init__(self, total_bytes: int) -> None:
+        self._total_bytes = total_bytes
         self.free_bytes = total_bytes
         self._held: dict[int, int] = {}  # transfer → window
         self._waiting: deque[IncomingTransfer] = deque()
@@ -48,3 +50,12 @@ class CreditPool:
         self.free_bytes += self._held.pop(incoming.transfer, 0)
         if incoming in self._waiting:
             self._waiting.remove(incoming)
+
+    def check(self) -> None:
+        """Raise InternalError unless what is free and what transfers hold make up all there is."""
+        held_bytes = sum(self._held.values())
+        if self.free_bytes + held_bytes != self._total_bytes:
+            raise InternalError(
+                f"{self.free_bytes} bytes of credit are free and {held_bytes} are held, "
+                f"of {self._total_bytes} in all"
+            )

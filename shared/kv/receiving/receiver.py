@@ -172,6 +172,10 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
         self._fail_those_of(prefill, Unavailable(f"prefill worker {prefill} is gone", hop="prefill"))
         self._mapped_pools.forget(prefill)
 
+    def check(self) -> None:
+        """Raise InternalError where credit is neither free nor held by a transfer."""
+        self._grants.credit.check()
+
     def close(self) -> None:
         """Write to the pool no more, whatever still comes, and let go of the mapped pools.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from shared.deadline import Deadline
-from shared.errors import ChecksumMismatch, InvalidRequest, ProtocolError, Unavailable
+from shared.errors import ChecksumMismatch, InternalError, InvalidRequest, ProtocolError, Unavailable
 from shared.kv import limits
 from shared.kv.cells import Run
 from shared.kv.chunk import ChunkHeader
@@ -319,6 +319,14 @@ def test_a_transfer_waits_while_no_first_window_is_free_and_may_leave_the_queue(
     pool.release(second)
     pool.release(first)
     assert pool.take() == (third, limits.FIRST_WINDOW_BYTES)
+    pool.check()
+
+
+def test_credit_that_is_neither_free_nor_held_is_noticed() -> None:
+    pool = CreditPool(limits.FIRST_WINDOW_BYTES)
+    pool.free_bytes -= 1
+    with pytest.raises(InternalError, match="of credit are free"):
+        pool.check()
 
 
 # ---- a request that goes on at its sender ----

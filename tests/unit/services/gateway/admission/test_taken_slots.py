@@ -7,6 +7,7 @@ import pytest
 from services.gateway.admission.taken_slots import TakenSlots
 from services.gateway.fleet.tenant_jobs import ALONE, TenantStanding
 from shared.fairness.share import TenantShare
+from shared.messages import Held
 
 LIGHT = TenantShare("light")
 
@@ -48,3 +49,11 @@ def test_what_is_given_back_counts_no_more() -> None:
     assert not slots.may_be_guest(LIGHT, TenantStanding(0, 1.0))
     slots.give_back(LIGHT.tenant)
     assert slots.may_be_guest(LIGHT, TenantStanding(0, 1.0))
+
+
+def test_what_is_taken_is_told_until_it_is_given_back() -> None:
+    slots = taken(2)
+    assert list(slots.held()) == [Held("", "slot", 2, LIGHT.tenant)]
+    slots.give_back(LIGHT.tenant)
+    slots.give_back(LIGHT.tenant)
+    assert list(slots.held()) == []
