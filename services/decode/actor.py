@@ -174,6 +174,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             self.bus.deadline_of(envelope),
             vocab_size=engine.model_config.vocab_size,
             max_model_len=engine.max_model_len,
+            thinking=self.bus.deadline_at(reserve.thinking_us, envelope.origin),
         )
         self._book.check_pace(job, self._pace.step_s)
         await self.replace_earlier(job, delivery.sender)
@@ -263,6 +264,8 @@ class DecodeActor(WorkerActor[DecodeJob]):
 
     async def step_on(self) -> None:
         self._driver.propose(self._drafting.book.proposals())
+        for job in self._book.take_overdue_thinking():
+            self._driver.close_thinking(job.key)
         await self._driver.step_on()
 
     async def after_begin(self) -> None:

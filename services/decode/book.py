@@ -52,6 +52,8 @@ class DecodeBook(JobBook[DecodeJob]):
         self._groups = groups
         self._chunk_tokens = chunk_tokens
         self._counted_blocks = 0
+        self._thinking: dict[str, DecodeJob] = {}
+        """The jobs whose thinking has a deadline, which has not passed."""
 
     def add(self, job: DecodeJob) -> None:
         """Raises Overloaded, changing nothing."""
@@ -72,6 +74,8 @@ class DecodeBook(JobBook[DecodeJob]):
             )
         self._take_in(job)
         self._count(job, needed)
+        if job.thinking is not None:
+            self._thinking[job.key] = job
 
     def grow(self, job: DecodeJob) -> None:
         """It has got tokens."""
@@ -86,6 +90,19 @@ class DecodeBook(JobBook[DecodeJob]):
             if job.phase in self.at_work and (job.deadline.expired() or job.awaited_too_long(now_s))
         ]
 
+    def take_overdue_thinking(self) -> list[DecodeJob]:
+        """Return the jobs in the batch whose thinking has to be closed now, each once."""
+        if not self._thinking:
+            return []
+        overdue = [
+            job
+            for job in self._thinking.values()
+            if job.phase is JobPhase.DECODING and job.thinks_too_long(self._clock)
+        ]
+        for job in overdue:
+            del self._thinking[job.key]
+        return overdue
+
     def check_pace(self, job: DecodeJob, step_s: float) -> None:
         """Raises Overloaded where steps take longer than the job's client waits for tokens."""
         if job.inter_token_s is not None and step_s > job.inter_token_s:
@@ -99,6 +116,7 @@ class DecodeBook(JobBook[DecodeJob]):
     def remove(self, key: str) -> DecodeJob | None:
         """The job holds nothing any more."""
         job = self._let_go(key)
+        self._thinking.pop(key, None)
         if job is not None:
             self._count(job, 0)
         return job

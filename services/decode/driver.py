@@ -112,6 +112,10 @@ class DecodeDriver(EngineDriver[None]):
         if proposals:
             self._orders.append(lambda _: self._proposals.update((each.key, each) for each in proposals))
 
+    def close_thinking(self, key: str) -> None:
+        """Let what a job's model thinks end before the next step."""
+        self._orders.append(lambda engine: engine.close_thinking(key))
+
     def limit_ngrams(self, longest: int) -> None:
         """Let steps draft so many tokens at most from a sequence's own text."""
         self._orders.append(lambda engine: engine.limit_ngrams(longest))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from shared.blocks.layer_groups import KvGroups
 from shared.blocks.room import blocks_ahead
-from shared.deadline import Deadline
+from shared.deadline import Clock, Deadline
 from shared.errors import DeadlineExpired, ProtocolError
 from shared.kv.limits import SPARE_TOKENS
 from shared.messages import NO_ADAPTER, AdapterId, Envelope, Reserve
@@ -38,6 +38,7 @@ class DecodeJob(Job):
     ready_s: float = 0.0
     queue_us: int = 0
     inter_token_s: float | None = None
+    thinking: Deadline | None = None  # when what its model thinks is closed
     last_token_s: float | None = None
     guest: bool = False  # its tenant may have a place beyond the ordinary ones
     resumable: bool = False
@@ -61,6 +62,10 @@ class DecodeJob(Job):
         if self.inter_token_s is None or self.last_token_s is None:
             return False
         return now_s - self.last_token_s >= self.inter_token_s
+
+    def thinks_too_long(self, clock: Clock) -> bool:
+        """Whether its thinking has a deadline, and that has passed."""
+        return self.thinking is not None and self.thinking.expired(clock)
 
     @property
     def inter_token_us(self) -> float:
@@ -123,9 +128,16 @@ class DecodeJob(Job):
 
 
 def read_job(
-    envelope: Envelope, reserve: Reserve, deadline: Deadline | None, *, vocab_size: int, max_model_len: int
+    envelope: Envelope,
+    reserve: Reserve,
+    deadline: Deadline | None,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+    thinking: Deadline | None = None,
 ) -> DecodeJob:
-    """A checked job. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
+    """A checked job; `thinking`: when that is closed, on this process's clock. Raises ProtocolError,
+    InvalidRequest, or DeadlineExpired when it comes too late."""
     deadline = checked_deadline(envelope, deadline, "Reserve", "decode")
     spec = read_sequence(
         reserve.token_ids,
@@ -159,6 +171,7 @@ def read_job(
         resumable=reserve.resumable,
         adapter_id=reserve.adapter,
         inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,
+        thinking=thinking if spec.params.thinking is not None else None,
     )
 
 

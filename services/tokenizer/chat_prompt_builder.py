@@ -83,5 +83,8 @@ class ChatPromptBuilder:
             asked = retrieval_prompt(passages, turns[-1].content, self._tokenizer.retrieval_form)
             turns = (*turns[:-1], replace(turns[-1], content=asked))
         return self._tokenizer.encode_chat(
-            turns, tools=message.tools, template_optional=message.template_optional
+            turns,
+            tools=message.tools,
+            template_optional=message.template_optional,
+            effort=message.reasoning_effort,
         )

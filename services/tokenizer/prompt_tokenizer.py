@@ -67,13 +67,16 @@ class PromptTokenizer:
         taught = self._tokenizer.thinking_format
         if taught is None or self._tokenizer.ends_with(prompt_ids, taught.closing):
             return NO_THINKING
-        opening_id, closing_id = map(self._tokenizer.token_id, (taught.opening, taught.closing))
+        marks = taught.opening_word or taught.opening, taught.closing
+        opening_id, closing_id = map(self._tokenizer.token_id, marks)
+        close_ids = self._tokenizer.encode_text(taught.close, add_special_tokens=False)
         return PromptThinking(
             format=taught.name,
             begun=self._tokenizer.ends_with(prompt_ids, taught.opening),
             marker_ids=tuple(self._tokenizer.special_ids_of(taught.markers).items()),
             opening_id=-1 if opening_id is None else opening_id,
             closing_id=-1 if closing_id is None else closing_id,
+            close_ids=() if closing_id is None else tuple(close_ids),
         )
 
     def token_bytes(self, message: GetTokenBytes) -> TokenBytes:

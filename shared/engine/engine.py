@@ -161,6 +161,11 @@ class Engine(Outlet):
         """Draft at most so many tokens of a sequence's own text from the next step on; 0: none."""
         self._scheduler.lookups.longest = longest
 
+    def close_thinking(self, key: str) -> None:
+        """Let what a sequence thinks end with what it has by now: the closing comes next. One that is
+        unknown, or does not think, is fine."""
+        self._sampler.close_thinking(key)
+
     # --- adapters ---
 
     def load_adapter(self, name: str, directory: str) -> AdapterInfo:

@@ -70,7 +70,8 @@ class Tokenize:
     `passage_order`, places among them (() as they come). As many of them are put in, whole ones, as there is
     room for: within `max_passage_tokens` (0 any number), in a prompt of `room_tokens` (0 as many as any may
     have). A prompt of `context_tokens` or more is refused by its length (0: of no length), as not every
-    answer has room for it.
+    answer has room for it. `reasoning_effort`: how much the model of a chat is to think, "none" to "high",
+    told to its template where that takes such; "" leaves it to the template.
     """
 
     text: str | None = None
@@ -87,6 +88,7 @@ class Tokenize:
     max_passage_tokens: int = 0
     room_tokens: int = 0
     context_tokens: int = 0
+    reasoning_effort: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class PromptThinking:
 
     `begun`: the prompt has opened the thinking. `marker_ids` has those of the format's markers that are
     special tokens. `opening_id` and `closing_id` are the tokens that open and close the thinking, -1 where
-    those are several.
+    those are several. `close_ids` are the tokens that close it where it has to end.
     """
 
     format: str = ""
@@ -103,6 +105,7 @@ class PromptThinking:
     marker_ids: tuple[tuple[str, int], ...] = ()
     opening_id: int = -1
     closing_id: int = -1
+    close_ids: tuple[int, ...] = ()
 
 
 NO_THINKING = PromptThinking()

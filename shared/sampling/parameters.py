@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from shared.errors import InvalidRequest
+from shared.sampling.thinking import ThinkingRule
 
 T = TypeVar("T")
 
@@ -215,6 +216,9 @@ class SamplingParams:
         "as logprobs, of the prompt, all of which is then computed",
         Bounds(NO_LOGPROBS, MAX_TOP_LOGPROBS, integer=True),
     )
+    thinking: ThinkingRule | None = parameter(  # noqa: RUF009 - a field too
+        None, "how long the model may think, and that a grammar holds behind that alone"
+    )
 
     @property
     def has_penalties(self) -> bool:
@@ -242,6 +246,8 @@ class SamplingParams:
         _check_words(name_of["bad_words"], self.bad_words, ids)
         if self.grammar is not None:
             self.grammar.validate(name_of["grammar"])
+        if self.thinking is not None:
+            self.thinking.validate(name_of["thinking"], vocab_size)
         self._check_together(name_of, vocab_size)
 
     def _check_together(self, name_of: Mapping[str, str], vocab_size: int | None) -> None:

@@ -13,20 +13,22 @@ from shared.text.chat_template import ChatTemplate
 from shared.text.tool_prompt import plain_turns, tool_object
 
 
-def render_chat(template: ChatTemplate, turns: Sequence[ChatTurn], tools: Sequence[Tool] = ()) -> str:
+def render_chat(
+    template: ChatTemplate, turns: Sequence[ChatTurn], tools: Sequence[Tool] = (), effort: str = ""
+) -> str:
     """Render a conversation up to where the answer begins. Raises what `ChatTemplate.render` raises."""
     turns = [replace(turn, role=_known_role(turn.role, template)) for turn in turns]
     if template.tool_format is not None:
-        return template.render(_messages(turns), [tool_object(tool) for tool in tools])
+        return template.render(_messages(turns), [tool_object(tool) for tool in tools], effort)
     told = _messages(plain_turns(turns, tools))
     try:
-        return template.render(told)
+        return template.render(told, effort=effort)
     except InvalidRequest:
         if not tools or turns[0].role != "user":
             raise
     # Some know no system: then the user tells of the tools.
     told[1]["content"] = f"{told[0]['content']}\n\n{told[1]['content']}"
-    return template.render(told[1:])
+    return template.render(told[1:], effort=effort)
 
 
 def _known_role(role: str, template: ChatTemplate) -> str:

@@ -22,6 +22,12 @@ from shared.text.tool_formats import find_format
 MAX_RENDERED_CHARS = 8 << 20
 """A template that writes more is stopped; no context window is that long."""
 
+SWITCHES = ("enable_thinking", "thinking")
+"""The names under which templates are told whether the model thinks: Qwen's and most others', Granite's and
+DeepSeek's."""
+EFFORT = "reasoning_effort"
+"""The name under which gpt-oss' template is told how much."""
+TEMPLATE_EFFORTS = ("low", "medium", "high")
 _TEMPLATE_ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -59,18 +65,25 @@ class ChatTemplate:
         """The format in which it teaches calls, where it is told of tools at all; None: it is not to be."""
         self.thinking_format = find_thinking(source)
         """The format in which its model thinks before it answers, None where it does not."""
+        self._takes_effort = frozenset(variables) & {*SWITCHES, EFFORT}
 
     def knows_role(self, role: str) -> bool:
         """Return whether the role is written in it at all."""
         return re.search(f"['\"]{role}['\"]", self._source) is not None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """The text ends where the model's answer begins.
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        effort: str = "",
+    ) -> str:
+        """The text ends where the model's answer begins. `effort`: how much the model is to think, "none" to
+        "high"; "": as the template says by itself.
 
         Raises InvalidRequest when the template refuses the conversation, TooLarge over MAX_RENDERED_CHARS.
         """
         variables: dict[str, Any] = {"messages": list(messages), "tools": list(tools) or None}
-        variables |= {"documents": None, **self._special_tokens}
+        variables |= {"documents": None, **self._special_tokens, **self._thinking_arguments(effort)}
         pieces: list[str] = []
         chars = 0
         try:
@@ -87,6 +100,14 @@ class ChatTemplate:
                 f"the model's chat template refuses this conversation: {error or type(error).__name__}"
             ) from error
         return "".join(pieces)
+
+    def _thinking_arguments(self, effort: str) -> dict[str, Any]:
+        """Return those arguments that the template takes."""
+        if not effort:
+            return {}
+        given: dict[str, Any] = dict.fromkeys(SWITCHES, effort != "none")
+        given[EFFORT] = effort if effort in TEMPLATE_EFFORTS else TEMPLATE_EFFORTS[0]
+        return {name: value for name, value in given.items() if name in self._takes_effort}
 
 
 def _environment() -> LimitedEnvironment:

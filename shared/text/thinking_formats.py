@@ -12,8 +12,9 @@ class ThinkingFormat:
     """The marks around what a model thinks, which stands between `opening` and `closing`.
 
     The answer that follows begins behind one of `answer_openings`, where the model writes one, and ends
-    before `answer_closing` ("": with the text). `markers` are those parts that are special tokens in the
-    vocabularies of some models.
+    before `answer_closing` ("": with the text). `close` is written where a thinking has to end, up to where
+    the answer begins; `opening_word` ("": the opening) shows among the first tokens that it has begun.
+    `markers` are those parts that are special tokens in the vocabularies of some models.
     """
 
     name: str
@@ -21,6 +22,8 @@ class ThinkingFormat:
     closing: str
     answer_openings: tuple[str, ...] = ()
     answer_closing: str = ""
+    close: str = ""
+    opening_word: str = ""
     markers: tuple[str, ...] = ()
 
 
@@ -28,6 +31,7 @@ THINK = ThinkingFormat(
     name="think",
     opening="<think>",
     closing="</think>",
+    close="\n</think>\n\n",
     markers=("<think>", "</think>"),
 )
 """The format of Qwen3, DeepSeek R1, SmolLM3, GLM and most others."""
@@ -35,6 +39,7 @@ RESPONSE = ThinkingFormat(
     name="response",
     opening="<think>",
     closing="</think>",
+    close="\n</think>\n\n",
     answer_openings=("<response>",),
     answer_closing="</response>",
     markers=("<think>", "</think>", "<response>", "</response>"),
@@ -50,12 +55,14 @@ MAGISTRAL = ThinkingFormat(
     name="magistral",
     opening="[THINK]",
     closing="[/THINK]",
+    close="[/THINK]",
     markers=("[THINK]", "[/THINK]"),
 )
 COHERE = ThinkingFormat(
     name="cohere",
     opening="<|START_THINKING|>",
     closing="<|END_THINKING|>",
+    close="<|END_THINKING|><|START_RESPONSE|>",
     answer_openings=("<|START_RESPONSE|>",),
     answer_closing="<|END_RESPONSE|>",
     markers=("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
@@ -64,6 +71,8 @@ HARMONY = ThinkingFormat(
     name="harmony",
     opening="<|channel|>analysis<|message|>",
     closing="<|end|>",
+    close="<|end|><|start|>assistant<|channel|>final<|message|>",
+    opening_word="analysis",
     answer_openings=("<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"),
     markers=("<|channel|>", "<|message|>", "<|end|>", "<|start|>"),
 )

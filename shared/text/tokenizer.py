@@ -199,9 +199,16 @@ class TextTokenizer:
         return self._encode(text, add_special_tokens=add_special_tokens)
 
     def encode_chat(
-        self, turns: Sequence[ChatTurn], *, tools: Sequence[Tool] = (), template_optional: bool = False
+        self,
+        turns: Sequence[ChatTurn],
+        *,
+        tools: Sequence[Tool] = (),
+        template_optional: bool = False,
+        effort: str = "",
     ) -> list[int]:
         """The ids of a conversation as the model's chat template writes it, up to where the answer begins.
+
+        `effort`: as in `ChatTemplate.render`.
 
         Without a template: InvalidRequest, or with `template_optional` the contents joined by blank
         lines, as a plain prompt. Control tokens are those that the template writes: one that stands in what
@@ -211,15 +218,17 @@ class TextTokenizer:
             raise InvalidRequest("this model has no chat template; send the prompt as plain text")
         controls = self._control_tokens
         if not controls.stand_in(turns, tools):
-            return self._encode(self._render(turns, tools), add_special_tokens=self._chat_template is None)
-        rendered = self._render(*controls.break_names(turns, tools))
+            return self._encode(
+                self._render(turns, tools, effort), add_special_tokens=self._chat_template is None
+            )
+        rendered = self._render(*controls.break_names(turns, tools), effort)
         _check_unicode(rendered)
         return controls.encode(rendered, add_special_tokens=self._chat_template is None)
 
-    def _render(self, turns: Sequence[ChatTurn], tools: Sequence[Tool]) -> str:
+    def _render(self, turns: Sequence[ChatTurn], tools: Sequence[Tool], effort: str) -> str:
         if self._chat_template is None:
             return "\n\n".join(turn.content for turn in plain_turns(turns, tools))
-        return render_chat(self._chat_template, turns, tools)
+        return render_chat(self._chat_template, turns, tools, effort)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of all ids at once, without special tokens."""

@@ -7,7 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
-from shared.messages import ChatTurn, Message, Open, PromptThinking, Tokenize
+from shared.deadline import SYSTEM_CLOCK
+from shared.messages import ChatTurn, Message, Open, PromptThinking, Reserve, Tokenize
+from shared.sampling.parameters import Grammar
+from shared.sampling.thinking import ThinkingRule
 from tests.integration.gateway_peers import Answer, default_answer, tokenized
 from tests.integration.http_edge import CHAT, TEXT, Edge, edge
 from tests.integration.test_gateway_http_responses import RESPONSES, types
@@ -16,7 +19,7 @@ from tests.support.http import events
 
 CLOSING, SHOWN = 0x1F, 9
 MARK = "</think>"
-THINKING = PromptThinking("think", begun=True, marker_ids=((MARK, SHOWN),), closing_id=CLOSING)
+THINKING = PromptThinking("think", True, ((MARK, SHOWN),), closing_id=CLOSING, close_ids=(CLOSING,))
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
 SAID = "So <b.\n</think>\n\nIt rains."
 
@@ -138,3 +141,17 @@ async def test_a_response_has_an_item_of_reasoning_and_takes_it_back(nats_url: s
     assert output[1]["content"][0]["text"] == "It rains."
     assert got[-1]["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": len(SAID)}
     assert sent[1] == ChatTurn("assistant", "It rains.", reasoning="So <b.")
+
+
+async def test_limits_of_a_thinking_reach_the_fleet(nats_url: str) -> None:
+    body = {**ASKED, "max_tokens": 50, "reasoning_effort": "low", "response_format": {"type": "json_object"}}
+    async with edge(nats_url) as here:
+        teach(here)
+        reply = here.begin(CHAT, {**body, "penstock": {"thinking": {"deadline_ms": 60_000}}})
+        await say(here, SAID)
+        assert (await reply).status == 200
+        assert only(here, "tokenizer-0", Tokenize).reasoning_effort == "low"
+        reserve = only(here, "decode-0", Reserve)
+    assert reserve.sampling.thinking == ThinkingRule(CLOSING, (CLOSING,), begun=True, max_tokens=10)
+    assert 0 < reserve.thinking_us - SYSTEM_CLOCK.steady_us() <= 60_000_000
+    assert reserve.sampling.grammar == Grammar("json_object")

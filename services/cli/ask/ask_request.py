@@ -25,6 +25,13 @@ FROM_STDIN = "-"
 MAX_FILE_BYTES = 1 << 20
 """The largest file of a schema or grammar; the gateway allows less and says how much."""
 
+EFFORTS = {
+    "none": pb.REASONING_EFFORT_NONE,
+    "minimal": pb.REASONING_EFFORT_MINIMAL,
+    "low": pb.REASONING_EFFORT_LOW,
+    "medium": pb.REASONING_EFFORT_MEDIUM,
+    "high": pb.REASONING_EFFORT_HIGH,
+}
 CACHE_MODES = {
     "off": pb.CACHE_MODE_OFF,
     "exact": pb.CACHE_MODE_EXACT,
@@ -46,6 +53,7 @@ def build_ask_parser() -> argparse.ArgumentParser:
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - is what is piped in alone")
     _add_prompt(parser)
     add_sampling(parser)
+    add_thinking(parser)
     _add_constraint(parser)
     limits = parser.add_argument_group("limits")
     limits.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for the whole answer")
@@ -57,7 +65,6 @@ def build_ask_parser() -> argparse.ArgumentParser:
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="one JSON object per event instead of text")
     output.add_argument("--timeline", action="store_true", help="show where the time went")
-    add_reasoning_option(output)
     add_gateway_options(parser)
     return parser
 
@@ -111,8 +118,18 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--no-degrade", action="store_true", help="fail rather than answer without passages")
 
 
-def add_reasoning_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    parser.add_argument(
+def add_thinking(parser: argparse.ArgumentParser) -> None:
+    thinking = parser.add_argument_group("thinking before the answer")
+    thinking.add_argument(
+        "--reasoning-effort", choices=EFFORTS, help="how much; none to high (default: the model's own)"
+    )
+    thinking.add_argument(
+        "--thinking-tokens", type=natural, metavar="N", help="close it after so many tokens"
+    )
+    thinking.add_argument(
+        "--thinking-deadline", type=seconds, metavar="SECONDS", help="close it so long after the question"
+    )
+    thinking.add_argument(
         "--hide-reasoning",
         action="store_true",
         help="do not show on stderr what the model thinks before it answers",
@@ -144,6 +161,16 @@ def set_sampling(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
         request.sampling.logit_bias[token_id] = bias
     request.sampling.stop.extend(args.stop)
     request.sampling.stop_token_ids.extend(args.stop_token_id)
+
+
+def set_thinking(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
+    """Raises ValueError for a number that does not fit its field."""
+    if args.reasoning_effort is not None:
+        request.thinking.effort = EFFORTS[args.reasoning_effort]
+    if args.thinking_tokens is not None:
+        request.thinking.max_tokens = args.thinking_tokens
+    if args.thinking_deadline is not None:
+        request.thinking.deadline_ms = _milliseconds(args.thinking_deadline)
 
 
 def _add_constraint(parser: argparse.ArgumentParser) -> None:
@@ -232,6 +259,7 @@ def _request(args: argparse.Namespace) -> pb.GenerateRequest:
         request.fallback.models.extend(args.fallback)
     _set_prompt(request, args)
     set_sampling(request, args)
+    set_thinking(request, args)
     for name in CONSTRAINTS:
         value = getattr(args, name)
         if value is not None and value is not False:  # an empty text is sent, to be refused

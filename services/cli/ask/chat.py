@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask.ask_request import add_reasoning_option, add_sampling, set_sampling
+from services.cli.ask.ask_request import add_sampling, add_thinking, set_sampling, set_thinking
 from services.cli.ask.chat_session import ChatSession, TextView
 from services.cli.ask.gateway_channel import add_gateway_options, open_gateway
 from services.cli.ask.line_input import line_input
@@ -37,8 +37,8 @@ def build_chat_parser() -> argparse.ArgumentParser:
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--model", default="", help="refuse to be answered by another model")
     parser.add_argument("--retrieve", action="store_true", help="answer from the indexed folder")
-    add_reasoning_option(parser)
     add_sampling(parser)
+    add_thinking(parser)
     add_gateway_options(parser)
     return parser
 
@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
     template = pb.GenerateRequest(model=args.model)
     try:
         set_sampling(template, args)
+        set_thinking(template, args)
     except ValueError as error:  # a number that does not fit its field
         parser.error(str(error))
     try:

@@ -257,6 +257,10 @@ class Preparation:
         if tool_format is not None:
             grammar = request.tool_use.grammar(tool_format, prompt.marker_ids, sampling.grammar)
             sampling = replace(sampling, grammar=grammar)
+        holds_behind = sampling.grammar is not None
+        rule = request.thinking_use.rule(prompt.thinking, sampling.max_tokens, holds_behind=holds_behind)
+        if rule is not None:
+            sampling = replace(sampling, thinking=rule)
         shown_ids = dict.fromkeys((*dict(prompt.thinking.marker_ids).values(), *prompt.marker_ids.values()))
         thinks = bool(prompt.thinking.format)
         return replace(

@@ -311,7 +311,10 @@ def tokenize_message(request: Request, passages: Sequence[ScoredPassage]) -> Tok
         if not request.chat:
             return Tokenize(text=request.text)
         return Tokenize(
-            chat=request.chat, template_optional=request.template_optional, tools=request.tool_use.tools
+            chat=request.chat,
+            template_optional=request.template_optional,
+            tools=request.tool_use.tools,
+            reasoning_effort=request.thinking_use.effort,
         )
     return Tokenize(
         chat=(*request.chat[:-1], ChatTurn("user", request.question)),
@@ -320,4 +323,5 @@ def tokenize_message(request: Request, passages: Sequence[ScoredPassage]) -> Tok
         max_passage_tokens=request.retrieval.max_tokens,
         template_optional=request.template_optional,
         tools=request.tool_use.tools,
+        reasoning_effort=request.thinking_use.effort,
     )

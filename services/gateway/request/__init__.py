@@ -5,6 +5,7 @@ In reading order: `request` is the whole of it, frozen; `sampling`, `choices`, `
 first, `tool_use`, `tool_grammar` and `tool_calls` its tools, `prompt_passages` what retrieval adds;
 `fallback_use` is what it says of other models, and `model_choice` which one was taken and why
 (`hardness`: what a classifier says of the question);
+`thinking_use` is how its model may think;
 `agent_hints` are what a client knows of the agent that it calls for;
 `resume_use` and `resume_token` let another gateway go on with its stream, which `resume_count` counts;
 `prompt_limits` says how large a request may be on this bus.

@@ -19,6 +19,7 @@ from services.gateway.request.retrieval_use import (
     read_retrieval_use,
 )
 from services.gateway.request.sampling import validate_sampling
+from services.gateway.request.thinking_use import DEFAULT_THINKING, ThinkingUse, read_thinking_use
 from services.gateway.request.tool_use import ToolUse
 from shared.cache_modes import OFF
 from shared.errors import InvalidRequest, NotFound
@@ -63,7 +64,8 @@ class Request:
     at another gateway, None where it cannot; `resumed`: the stream that it goes on with, None for a new one.
     `coalesces`: one that is the same may share its computation while both are in flight.
     `agent`: what its client knows of the agent that it is a call of, None for nothing. `flags`: the changes
-    of settings that it has, by their versions; it keeps them to its end.
+    of settings that it has, by their versions; it keeps them to its end. `thinking_use`: how its model is to
+    think before it answers.
     """
 
     model: str
@@ -94,6 +96,7 @@ class Request:
     coalesces: bool = False
     agent: AgentHints | None = None
     flags: tuple[str, ...] = ()
+    thinking_use: ThinkingUse = DEFAULT_THINKING
 
     @property
     def may_fall_back(self) -> bool:
@@ -207,6 +210,7 @@ def validate_request(
         coalesces=coalesces and _comes_again(message.sampling, sampling),
         agent=read_agent_hints(message),
         flags=flags,
+        thinking_use=read_thinking_use(message),
     )
     _check_tools(request)
     if request.retrieval.passages:

@@ -35,6 +35,7 @@ class Budget:
 
     `arrived_s` is when its call came, on the monotonic clock: it counts from then.
     `inter_token_s` is how long tokens may be awaited after the last ones, None: as long as `total` lasts.
+    `thinking` is when what the model thinks is closed, None: when it likes.
     """
 
     first_token: Deadline
@@ -42,6 +43,7 @@ class Budget:
     first_token_s: float
     inter_token_s: float | None = None
     arrived_s: float | None = None
+    thinking: Deadline | None = None
 
     def next_token(self, last_token_s: float) -> Deadline:
         """Return the deadline of the tokens after those that came at `last_token_s`.
@@ -84,11 +86,12 @@ class Budget:
         if request.ttft_deadline_ms is not None:
             first_token_s = request.ttft_deadline_ms / 1000
         first_token_end_s = min(began_s + first_token_s, total_end_s)
-        inter_token_ms = request.inter_token_deadline_ms
+        inter_token_ms, thinking_ms = request.inter_token_deadline_ms, request.thinking_use.deadline_ms
         return cls(
             Deadline(first_token_end_s),
             Deadline(total_end_s),
             max(0.0, first_token_end_s - now_s),
             None if inter_token_ms is None else inter_token_ms / 1000,
             began_s,
+            None if thinking_ms is None else Deadline(began_s + thinking_ms / 1000),
         )

@@ -8,7 +8,7 @@ from services.gateway.fleet.routing import RoutingDecision
 from services.gateway.request.request import Request
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
 from services.gateway.scope.token_log import TokenLog
-from shared.deadline import Deadline
+from shared.deadline import NO_DEADLINE_US, Deadline
 from shared.fairness.share import TenantShare
 from shared.messages import (
     NO_LENDER,
@@ -40,13 +40,14 @@ def reserve_message(
     guest: bool = False,
     tells_prompt: bool = False,
     stay_ms: int = 0,
+    thinking: Deadline | None = None,
 ) -> Reserve:
     """Return what asks a decode worker for room.
 
     `ids` are those whose KV comes from the worker `source`, or that are computed there itself for "";
     `hashes` those of their blocks. `incarnation`: the life of a decode worker that hands the request over.
     `tells_prompt`: the log-probabilities of the prompt are to come from there, if they are wanted. `stay_ms`:
-    as in `Reserve`.
+    as in `Reserve`; `thinking`: its `thinking_us`.
     """
     sampling = request.sampling
     return Reserve(
@@ -66,6 +67,7 @@ def reserve_message(
         resumable=request.resumable,
         predecessor_incarnation=incarnation,
         stay_ms=stay_ms,
+        thinking_us=NO_DEADLINE_US if thinking is None else thinking.to_steady_us(),
     )
 
 
@@ -84,12 +86,14 @@ def route_messages(
     guest: bool,
     stay_ms: int = 0,
     lender: PrefixLender = NO_LENDER,
+    thinking: Deadline | None = None,
 ) -> dict[str, Message]:
     """Return the messages by role, first for the role that the first token waits for.
 
     Decode hears all of what prefill would where it computes the prompt. `ids` are those of prompt and log,
     `hashes` those of their blocks. `share` names the tenant as workers know it; `guest`: it may have a
-    place at decode beyond the ordinary ones; `stay_ms` as in `Reserve`, `lender` as in `Prefill`.
+    place at decode beyond the ordinary ones; `stay_ms` as in `Reserve`, `lender` as in `Prefill`;
+    `thinking`: when that is closed.
     """
     prompt_ids = ids[: log.prompt_tokens]
     reserve = reserve_message(
@@ -105,6 +109,7 @@ def route_messages(
         guest=guest,
         tells_prompt=not (route.prefill or told.complete),
         stay_ms=stay_ms,
+        thinking=thinking,
     )
     opened = Open(
         gateway=gateway,

@@ -70,6 +70,7 @@ class Router:
         self._breakers = context.breakers
         self._crash_record = scope.crash_record
         self._meter = scope.meter
+        self._thinking = scope.budget.thinking
         self._share = scope.meter.share.for_workers(context.config.fleet_key)
         self._request_id = scope.request_id
         self._rotation = scope.rotation
@@ -260,6 +261,7 @@ class Router:
             guest=guest,
             stay_ms=self._agent_sessions.stay_ms(self._meter.share.tenant, self._request.agent),
             lender=self._lender_of(route, hashes),
+            thinking=self._thinking,
         )
         loads = self._record_sent(route, ids, hashes)
         asks = [

@@ -148,6 +148,7 @@ class SuccessorSearch:
             self._share,
             source=route.decode,
             incarnation=leaving.heartbeat.incarnation,
+            thinking=self._scope.budget.thinking,
         )
         return reserve, Need(hashes, len(ids), request.sampling.max_tokens - (len(ids) - len(prompt_ids)))
 

@@ -35,6 +35,13 @@ def without(bits: IdBits, ids: Iterable[int]) -> IdBits:
     return left
 
 
+def with_id(bits: IdBits, token_id: int) -> IdBits:
+    """A copy that has `token_id` too."""
+    joined = bits.copy()
+    joined[token_id >> 3] |= 1 << (token_id & 7)
+    return joined
+
+
 def has_id(bits: IdBits, token_id: int) -> bool:
     return bool(bits[token_id >> 3] >> (token_id & 7) & 1)
 

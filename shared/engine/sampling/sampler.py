@@ -67,6 +67,12 @@ class Sampler:
         self._rules.pop(key, None)
         self._postponed.pop(key, None)
 
+    def close_thinking(self, key: str) -> None:
+        """Let the thinking of a sequence end here; one that is unknown, or has none, is fine."""
+        rules = self._rules.get(key)
+        if rules is not None and rules.thinking is not None:
+            rules.thinking.close()
+
     # --- masks ---
 
     def begin_masks(self, work: Sequence[Work]) -> None:
@@ -235,7 +241,7 @@ class Sampler:
             kept.append(token_id)
             reason = self._finish_reason(sequence, token_id, len(sequence.tokens) + len(kept))
             accepted += token_id == draft
-            if reason is not None or token_id != draft:
+            if reason is not None or token_id != draft or self._holds_otherwise(sequence.key, row):
                 break
         if row is not None:
             row.end_draw()
@@ -243,6 +249,12 @@ class Sampler:
             self._counts[sequence.key].add(kept)
         told = tuple([logprob for logprob in logprobs[: len(kept)] if logprob is not None])
         return Drawn(tuple(kept), told, reason, accepted, fault)
+
+    def _holds_otherwise(self, key: str, row: GrammarRow | None) -> bool:
+        """Return whether a thinking began or ended with the last token, so that the draws behind it do not
+        know which grammar holds them."""
+        rules = self._rules.get(key)
+        return rules is not None and rules.thinking is not None and rules.grammar is not row
 
     def _finish_reason(self, sequence: LiveSequence, token_id: int, num_tokens: int) -> str | None:
         rules = self._rules.get(sequence.key)

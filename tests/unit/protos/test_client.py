@@ -66,6 +66,14 @@ def test_an_agent_is_a_name_or_all_that_is_known() -> None:
     assert request.build_request("hello", {"agent": hints}).agent == hints
 
 
+def test_how_long_a_model_may_think_is_said_in_tokens_and_seconds() -> None:
+    made = request.build_request(
+        "hello", {"reasoning_effort": "low", "thinking_tokens": 0, "thinking_s": 0.5}
+    ).thinking
+    assert (made.effort, made.HasField("max_tokens"), made.max_tokens, made.deadline_ms) == (3, True, 0, 500)
+    assert not request.build_request("hello", {}).HasField("thinking")
+
+
 def test_a_prompt_is_a_text_a_chat_or_ids() -> None:
     assert request.build_request("hello", {}).text == "hello"
     chat = request.build_request([("system", "be kind"), ("user", "hello")], {}).chat

@@ -41,6 +41,16 @@ _TOOL_CHOICES: dict[str, pb.ToolChoice] = {
 }
 
 
+ReasoningEffortName = Literal["none", "minimal", "low", "medium", "high"]
+_EFFORTS: dict[str, pb.ReasoningEffort] = {
+    "none": pb.REASONING_EFFORT_NONE,
+    "minimal": pb.REASONING_EFFORT_MINIMAL,
+    "low": pb.REASONING_EFFORT_LOW,
+    "medium": pb.REASONING_EFFORT_MEDIUM,
+    "high": pb.REASONING_EFFORT_HIGH,
+}
+
+
 class SamplingOptions(TypedDict, total=False):
     """The fields of the contract's `Sampling`; what is left out has the model's default."""
 
@@ -79,7 +89,7 @@ class ToolOptions(TypedDict, total=False):
 
 class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     """Further options: which model, how many answers, how long, how urgent, with how many passages to
-    read, which agent's call it is."""
+    read, which agent's call it is, how long the model may think before it answers."""
 
     model: str
     n: int
@@ -98,6 +108,9 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     fallback: bool | Sequence[str]
     sticky_key: str
     agent: str | pb.AgentHints
+    reasoning_effort: ReasoningEffortName
+    thinking_tokens: int
+    thinking_s: float
 
 
 class RetrieveOptions(TypedDict, total=False):
@@ -148,6 +161,7 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
         models = () if isinstance(fallback, bool) else (fallback,) if isinstance(fallback, str) else fallback
         request.fallback.CopyFrom(pb.Fallback(allowed=fallback is not False, models=models))
     _set_agent(request, others.pop("agent", None))
+    _set_thinking(request, others)
     if (choices := others.pop("n", None)) is not None:
         request.n = choices
     _set_prompt(request, prompt)
@@ -187,6 +201,16 @@ def build_prompt(prompt: str | Sequence[Turn]) -> pb.TokenizeRequest:
 def _set_agent(request: pb.GenerateRequest, agent: str | pb.AgentHints | None) -> None:
     if agent is not None:
         request.agent.CopyFrom(pb.AgentHints(session=agent) if isinstance(agent, str) else agent)
+
+
+def _set_thinking(request: pb.GenerateRequest, others: dict[str, Any]) -> None:
+    """Take out of `others` what is about thinking."""
+    if (effort := others.pop("reasoning_effort", None)) is not None:
+        request.thinking.effort = _EFFORTS[effort]
+    if (tokens := others.pop("thinking_tokens", None)) is not None:
+        request.thinking.max_tokens = tokens
+    if (thinking_s := others.pop("thinking_s", None)) is not None:
+        request.thinking.deadline_ms = _milliseconds(thinking_s)
 
 
 def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:

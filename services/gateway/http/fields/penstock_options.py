@@ -10,6 +10,7 @@ from typing import Any
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.fields.agent_fields import SESSION, read_agent, read_foreign_priority
 from services.gateway.http.fields.json_fields import JsonFields, WrongField
+from services.gateway.http.fields.thinking_fields import THINKING, read_thinking
 from services.gateway.request.fallback_use import MAX_STICKY_KEY_CHARS
 from services.gateway.request.resume_token import ResumePoint
 from services.gateway.request.retrieval_use import ORDERS
@@ -31,7 +32,7 @@ HEADER_NAMES = (
     *MILLISECONDS, "priority", "cache_salt", "sticky_key", SESSION, "retrieval", "cache", "fallback", *FLAGS
 )  # fmt: skip
 """Grammars are for the body alone."""
-OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache", "fallback", SESSION)
+OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache", "fallback", SESSION, THINKING)
 MAX_COUNT_DIGITS = 9
 """The longest count in the id of an event."""
 INT32 = Bounds(-(2**31), 2**31 - 1, integer=True)
@@ -74,6 +75,8 @@ def read_penstock_options(body: JsonFields, headers: Mapping[str, str]) -> Penst
         fields["priority"] = priority
     if (agent := read_agent(body, options, headers)) is not None:
         fields["agent"] = agent
+    if (thinking := read_thinking(body, options)) is not None:
+        fields["thinking"] = thinking
     for name, read in (("retrieval", _retrieval), ("cache", _cache), ("fallback", _fallback)):
         if options.has(name):
             fields[name] = read(options)

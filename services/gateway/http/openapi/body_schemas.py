@@ -17,6 +17,7 @@ from services.gateway.http.openapi.sampling_schemas import (
     penstock_options,
     retrieval_options,
     sampling_properties,
+    thinking_options,
 )
 from services.gateway.http.openapi.schema_parts import (
     Schema,
@@ -68,6 +69,7 @@ def body_schemas() -> Mapping[str, Schema]:
     return {
         "PenstockOptions": penstock_options(),
         "AgentSession": agent_session(),
+        "Thinking": thinking_options(),
         "DynamoExtension": dynamo_extension(),
         "AskOptions": ask_options(),
         "Retrieval": retrieval_options(),

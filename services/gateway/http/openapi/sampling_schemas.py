@@ -14,6 +14,12 @@ from services.gateway.http.fields.penstock_options import (
     PRIORITIES_BY_NAME,
 )
 from services.gateway.http.fields.sampling_fields import SCALAR_FIELDS, TOKEN_ID, TOKEN_IDS, TOP_K_OFF
+from services.gateway.http.fields.thinking_fields import (
+    EFFORTS_BY_NAME,
+    SWITCHES,
+    THINKING_MS,
+    THINKING_TOKENS,
+)
 from services.gateway.http.openapi.schema_parts import (
     Schema,
     any_of,
@@ -88,6 +94,7 @@ def sampling_properties(lengths: Sequence[str]) -> dict[str, Schema]:
         "additionalProperties": or_null(number_within(BIAS_BOUNDS)),
         "maxProperties": MAX_LOGIT_BIAS_ENTRIES,
     }
+    made |= _thinking_properties()
     made["penstock"] = ref("PenstockOptions")
     made["nvext"] = ref("DynamoExtension")
     made["cache_salt"] = text("kept KV is shared only where this is the same", most=MAX_CACHE_SALT_CHARS)
@@ -124,8 +131,29 @@ def penstock_options() -> Schema:
             ref("AgentSession"),
             help_text="which agent this is a call of",
         ),
+        "thinking": ref("Thinking"),
     }
     return body_of(made, closed=True)
+
+
+def thinking_options() -> Schema:
+    made = {
+        "effort": choice(EFFORTS_BY_NAME, "how much the model thinks before it answers"),
+        "max_tokens": number_within(THINKING_TOKENS, "its thinking is closed after so many tokens"),
+        "deadline_ms": number_within(THINKING_MS, "and so long after the request came"),
+    }
+    return body_of(made, closed=True)
+
+
+def _thinking_properties() -> dict[str, Schema]:
+    """Return the fields of a body that `read_thinking` reads beside `penstock.thinking`."""
+    effort = choice(EFFORTS_BY_NAME, "as penstock.thinking.effort")
+    return {
+        "reasoning_effort": effort,
+        "reasoning": body_of({"effort": effort}),
+        "thinking_token_budget": number_within(THINKING_TOKENS, "as penstock.thinking.max_tokens"),
+        "chat_template_kwargs": body_of({name: flag("false: no thinking") for name in SWITCHES}),
+    }
 
 
 def agent_session() -> Schema:

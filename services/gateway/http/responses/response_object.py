@@ -49,7 +49,6 @@ class ResponseObject:
             "store": False,
             "background": False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
             "usage": None if usage is None else _usage(usage),
             **self._asked.repeated,
         }

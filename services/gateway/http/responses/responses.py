@@ -85,6 +85,7 @@ def read_response(body: JsonFields, headers: Mapping[str, str], default_max_toke
         options=options,
         repeated={
             "instructions": body.value("instructions"),
+            "reasoning": {"effort": body.object("reasoning").value("effort"), "summary": None},
             "metadata": _metadata(body),
             "text": {"format": text_format.raw or {"type": "text"}},
             "top_logprobs": top_logprobs,

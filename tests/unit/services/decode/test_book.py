@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 
@@ -16,9 +17,11 @@ from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, Overloaded
 from shared.fairness.share import TenantShare
 from shared.kv.chunk import MAX_EPOCH
 from shared.messages import MAX_REPORTED_TENANTS, Envelope, Reserve, TenantJobs, pack_ids
+from shared.sampling.thinking import ThinkingRule
 from shared.worker.job import JobPhase
 from shared.worker.marks import StepCost
 from shared.worker.wire import JobOutput
+from tests.support.clock import FakeClock
 from tests.support.sampling import sampling
 
 
@@ -244,3 +247,23 @@ def test_the_first_output_carries_the_way_here_and_the_last_the_drafts() -> None
         ("count:decode_core_us", 80),
         ("count:kv_kib_s", 8),
     ]
+
+
+def test_a_thinking_whose_deadline_has_passed_is_closed_once_it_is_decoded() -> None:
+    clock = FakeClock()
+    jobs = DecodeBook(max_jobs=4, kv_blocks=100, is_alive=lambda _: True, clock=clock)
+    how = dataclasses.replace(sampling(), thinking=ThinkingRule(7, (7,), begun=True))
+    reserve = Reserve(pack_ids(range(16)), 16, b"", how, "g", "d", "p", "", 0)
+    read = partial(read_job, vocab_size=1000, max_model_len=512)
+    ends = Deadline(clock.monotonic_s() + 1.0)
+    thinking = read(Envelope("a", 1), reserve, soon(), thinking=ends)
+    answering = read(
+        Envelope("b", 1), dataclasses.replace(reserve, sampling=sampling()), soon(), thinking=ends
+    )
+    for each in (thinking, answering):
+        jobs.add(each)
+        each.phase = JobPhase.DECODING
+    assert jobs.take_overdue_thinking() == []
+    clock.advance(1.0)
+    assert jobs.take_overdue_thinking() == [thinking]
+    assert jobs.take_overdue_thinking() == []

@@ -176,9 +176,9 @@ def test_a_flag_is_true_or_false(value: object) -> None:
         params(ignore_eos=value).validate()
 
 
-def test_every_parameter_is_a_number_a_flag_a_list_or_the_grammar() -> None:
+def test_every_parameter_is_a_number_a_flag_a_list_the_grammar_or_a_rule_for_thinking() -> None:
     flags = [name for name, definition in SCALARS.items() if definition.default is False]
-    kinds = [*NUMBERS, *flags, *LISTS, "grammar"]
+    kinds = [*NUMBERS, *flags, *LISTS, "grammar", "thinking"]
     assert sorted(kinds) == sorted(field.name for field in fields(SamplingParams))
 
 

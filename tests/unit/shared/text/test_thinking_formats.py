@@ -65,9 +65,12 @@ def test_a_chat_says_how_its_model_will_think(tmp_path: Path, special: bool) -> 
     for template in (OPENS, LEAVES, CLOSES):
         answering = prompts(tmp_path, template, special=special)
         told[template] = answering.tokenize_prompt(Tokenize(chat=chat)).thinking
-    ids = {mark: answering._tokenizer.token_id(mark) for mark in THINK.markers}
+    known = TextTokenizer.load(tmp_path).vocabulary()
+    ids = {mark: known[mark] for mark in THINK.markers}
     marker_ids = tuple(ids.items()) if special else ()
-    begun = PromptThinking("think", True, marker_ids, ids["<think>"], ids["</think>"])
+    close_ids = told[OPENS].close_ids
+    assert TextTokenizer.load(tmp_path).decode(close_ids) == ("\n\n\n" if special else "\n</think>\n\n")
+    begun = PromptThinking("think", True, marker_ids, ids["<think>"], ids["</think>"], close_ids)
     assert told[OPENS] == begun
     assert told[LEAVES] == replace(begun, begun=False)
     assert told[CLOSES] == NO_THINKING
@@ -88,3 +91,14 @@ def test_what_was_thought_is_told_to_a_template_as_text(tmp_path: Path) -> None:
     ids = tokenizer.encode_chat(turns)
     assert tokenizer.decode(ids) == "</think>a</think></think>b"
     assert ids.count(tokenizer.token_id("</think>") or 0) == 2  # the template's, and nobody else's
+
+
+@pytest.mark.parametrize(
+    ("effort", "wanted"),
+    [("", "|||"), ("none", "False|False|low|"), ("minimal", "True|True|low|"), ("high", "True|True|high|")],
+)
+def test_a_template_is_told_how_much_to_think_by_the_names_that_it_takes(effort: str, wanted: str) -> None:
+    takes = ChatTemplate("{{ enable_thinking }}|{{ thinking }}|{{ reasoning_effort }}|{{ other }}", {})
+    assert takes.render([], effort=effort) == wanted
+    own = ChatTemplate("{% set thinking = 'own' %}{{ thinking }}", {})
+    assert own.render([], effort=effort) == "own"

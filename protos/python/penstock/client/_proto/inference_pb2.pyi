@@ -8,6 +8,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReasoningEffort(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REASONING_EFFORT_UNSPECIFIED: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_NONE: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_MINIMAL: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_LOW: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_MEDIUM: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_HIGH: _ClassVar[ReasoningEffort]
+
 class CacheMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CACHE_MODE_UNSPECIFIED: _ClassVar[CacheMode]
@@ -54,6 +63,12 @@ class ModelKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODEL_KIND_UNSPECIFIED: _ClassVar[ModelKind]
     MODEL_KIND_GENERATION: _ClassVar[ModelKind]
     MODEL_KIND_EMBEDDING: _ClassVar[ModelKind]
+REASONING_EFFORT_UNSPECIFIED: ReasoningEffort
+REASONING_EFFORT_NONE: ReasoningEffort
+REASONING_EFFORT_MINIMAL: ReasoningEffort
+REASONING_EFFORT_LOW: ReasoningEffort
+REASONING_EFFORT_MEDIUM: ReasoningEffort
+REASONING_EFFORT_HIGH: ReasoningEffort
 CACHE_MODE_UNSPECIFIED: CacheMode
 CACHE_MODE_OFF: CacheMode
 CACHE_MODE_EXACT: CacheMode
@@ -82,7 +97,7 @@ MODEL_KIND_GENERATION: ModelKind
 MODEL_KIND_EMBEDDING: ModelKind
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n", "cache", "resumable", "fallback", "sticky_key", "agent")
+    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n", "cache", "resumable", "fallback", "sticky_key", "agent", "thinking")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +115,7 @@ class GenerateRequest(_message.Message):
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     STICKY_KEY_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
+    THINKING_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     chat: ChatPrompt
@@ -117,7 +133,18 @@ class GenerateRequest(_message.Message):
     fallback: Fallback
     sticky_key: str
     agent: AgentHints
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., resumable: _Optional[bool] = ..., fallback: _Optional[_Union[Fallback, _Mapping]] = ..., sticky_key: _Optional[str] = ..., agent: _Optional[_Union[AgentHints, _Mapping]] = ...) -> None: ...
+    thinking: Thinking
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., resumable: _Optional[bool] = ..., fallback: _Optional[_Union[Fallback, _Mapping]] = ..., sticky_key: _Optional[str] = ..., agent: _Optional[_Union[AgentHints, _Mapping]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ...) -> None: ...
+
+class Thinking(_message.Message):
+    __slots__ = ("effort", "max_tokens", "deadline_ms")
+    EFFORT_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    effort: ReasoningEffort
+    max_tokens: int
+    deadline_ms: int
+    def __init__(self, effort: _Optional[_Union[ReasoningEffort, str]] = ..., max_tokens: _Optional[int] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
 class AgentHints(_message.Message):
     __slots__ = ("session", "parent_session", "final", "pause_ms", "warm_next", "next_tool")

@@ -45,6 +45,14 @@ def test_a_call_may_be_an_agents() -> None:
     assert not request("hello").HasField("agent")
 
 
+def test_a_thinking_may_have_limits() -> None:
+    asked = request(
+        "hello", "--reasoning-effort", "none", "--thinking-tokens", "0", "--thinking-deadline", "1.5"
+    ).thinking
+    assert asked == pb.Thinking(effort=pb.REASONING_EFFORT_NONE, max_tokens=0, deadline_ms=1500)
+    assert not request("hello").HasField("thinking")
+
+
 def test_every_option_arrives() -> None:
     argv = (
         "hello --max-tokens 7 --min-tokens 2 --seed 18446744073709551615 --temperature 0.5 --top-k 3"

@@ -172,7 +172,7 @@ def test_logprobs_are_computed_where_they_are_included() -> None:
 def test_nulls_and_what_does_not_ask_for_keeping_are_tolerated() -> None:
     nulls = dict.fromkeys(["instructions", "previous_response_id", "metadata", "text", "tools", "store"])
     unkept = {"background": False, "store": True, "tool_choice": "auto"}
-    tolerated = {"truncation": "disabled", "reasoning": {"effort": "low"}, "user": None}
+    tolerated = {"truncation": "disabled", "reasoning": {"effort": None, "summary": "auto"}, "user": None}
     assert (
         asked(**nulls).choices.prompts
         == asked(**unkept, **tolerated).choices.prompts
