@@ -30,12 +30,14 @@ class BothSides:
             tasks.create_task(self._sender.run_transfers())
 
     def handle_message(self, delivery: Delivery) -> bool:
-        """Take a KV message from the inbox; False when it is not one. An abort may be of either side."""
+        """Take a KV message from the inbox; False when it is not one. An abort may be of either side; where
+        nobody knows its transfer it came before that was offered."""
         message, envelope = delivery.message, delivery.envelope
-        key = (envelope.request_id, envelope.epoch)
-        ours = self._sender.is_between(key, delivery.sender)
-        if isinstance(message, KvAbort | KvAbortAck) and not ours:
-            return self._receiver.handle_message(delivery)
+        if isinstance(message, KvAbort | KvAbortAck):
+            key = (envelope.request_id, envelope.epoch)
+            ours = self._sender.is_between(key, delivery.sender)
+            if not ours and self._receiver.is_known(key, message.transfer):
+                return self._receiver.handle_message(delivery)
         return self._sender.handle_message(delivery) or self._receiver.handle_message(delivery)
 
     def peer_lost(self, instance: str) -> None:

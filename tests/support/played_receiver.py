@@ -43,6 +43,9 @@ class PlayedReceiver:
     def abort_transfer(self, key: TransferKey, _reason: str) -> None:
         self.aborted.append(key)
 
+    def is_known(self, _key: TransferKey, _transfer: int) -> bool:
+        return False
+
     def held(self) -> tuple[Held, ...]:
         return ()
 

@@ -36,6 +36,11 @@ class EndedTransfers:
         ended = EndedTransfer(incoming.key, incoming.peer_role, incoming.peer, incoming.complete)
         self._ended.put(incoming.transfer, ended, now_s)
 
+    def is_known(self, key: TransferKey, transfer: int) -> bool:
+        """Whether a transfer of that name and number has ended here lately."""
+        ended = self._ended.get(transfer)
+        return ended is not None and ended.key == key
+
     def handle_message(self, key: TransferKey, message: SenderMessage) -> None:
         """The first answer may be lost, so that the sender asks again."""
         ended = self._ended.get(message.transfer)

@@ -161,6 +161,13 @@ class KvReceiver(TransferSide[int, IncomingTransfer]):
         if incoming is not None and incoming.key == key and not incoming.aborting:
             self._abort(incoming, reason)
 
+    def is_known(self, key: TransferKey, transfer: int) -> bool:
+        """Whether a transfer of that name and number is, or was lately, received here."""
+        incoming = self._transfers.get(transfer)
+        if incoming is not None:
+            return incoming.key == key
+        return self._ended.is_known(key, transfer)
+
     def sampled_s(self, key: TransferKey) -> float | None:
         """Return when the tokens after the prompt were drawn; None while that is not known."""
         incoming = self._requests.get(key[0])

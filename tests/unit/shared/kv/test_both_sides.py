@@ -15,6 +15,7 @@ from shared.messages import Envelope, KvAbort, KvAbortAck, KvDone, KvGrant, KvRe
 
 SENT = ("r", 2)
 """The transfer that this worker sends to decode-1, with the number of one that it has received."""
+RECEIVED = 1
 
 
 class Side:
@@ -24,6 +25,9 @@ class Side:
 
     def is_between(self, key: TransferKey, peer: str) -> bool:
         return key == SENT and peer in ("", "decode-1")
+
+    def is_known(self, key: TransferKey, transfer: int) -> bool:
+        return (key, transfer) == (SENT, RECEIVED)
 
     def handle_message(self, delivery: Delivery) -> bool:
         if not isinstance(delivery.message, self._taken):
@@ -42,6 +46,7 @@ class Side:
         (KvAbortAck(1), "decode-1", True),
         (KvAbortAck(1), "", True),
         (KvAbort(1, ""), "prefill-0", False),
+        (KvAbort(2, ""), "prefill-0", True),  # of a transfer that nobody knows here yet
         (KvAbortAck(1), "prefill-0", False),
     ],
 )
