@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ async def second_answer(fleet: Fleet, meanwhile: Meanwhile) -> Answer:
 
 
 def answered(model: Path, meanwhile: Meanwhile = nothing, *, seed: int = 1, **prefill: object) -> Answer:
-    settings = {"prefill": prefill, "gateway": {"local_prefill_tokens": 0}}
+    settings: dict[str, dict[str, Any]] = {"prefill": prefill, "gateway": {"local_prefill_tokens": 0}}
     with fleet_of(seed, model, settings) as fleet:
         return fleet.world.run(second_answer(fleet, meanwhile), limit_s=LIMIT_S)
 
