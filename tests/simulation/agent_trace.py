@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median
@@ -77,8 +77,16 @@ def ids(chance: Random, count: int) -> list[int]:
     return [chance.choice(VOCABULARY) for _ in range(count)]
 
 
-async def run_agent(fleet: Fleet, plan: AgentPlan, records: AgentRecords) -> list[list[int]]:
-    """Ask turn by turn; returns the answers."""
+async def nothing(_turn: int) -> None: ...
+
+
+async def run_agent(
+    fleet: Fleet,
+    plan: AgentPlan,
+    records: AgentRecords,
+    meanwhile: Callable[[int], Awaitable[None]] = nothing,
+) -> list[list[int]]:
+    """Ask turn by turn; returns the answers. `meanwhile` happens while the tool of a turn runs."""
     chance, loop = Random(f"texts {plan.seed}"), asyncio.get_running_loop()
     client = fleet.client(f"agent-{plan.seed}")
     prompt = ids(chance, SYSTEM_TOKENS)
@@ -97,6 +105,7 @@ async def run_agent(fleet: Fleet, plan: AgentPlan, records: AgentRecords) -> lis
         prompt = prompt + answer.ids
         known = len(prompt) - 1  # nobody computes the KV of a token that is drawn last
         await asyncio.sleep(plan.pause_s)
+        await meanwhile(number)
     records.jobs_s.append(loop.time() - began_s)
     return said
 

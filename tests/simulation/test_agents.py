@@ -34,13 +34,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def answers(fleet: Fleet, records: AgentRecords, *plans: AgentPlan) -> list[list[list[int]]]:
-    """Return what agents beside each other were answered; in the end nobody holds anything."""
+async def begin(fleet: Fleet) -> None:
     await fleet.server.start()
     for name in WORKERS:
         fleet.start(name)
     fleet.start_gateway()
     await fleet.are_ready(WORKERS)
+
+
+async def answers(fleet: Fleet, records: AgentRecords, *plans: AgentPlan) -> list[list[list[int]]]:
+    """Return what agents beside each other were answered; in the end nobody holds anything."""
+    await begin(fleet)
     said = await asyncio.gather(*(run_agent(fleet, plan, records) for plan in plans))
     await asyncio.sleep(REST_S)
     assert await fleet.held([*WORKERS, GATEWAY]) == []
@@ -69,6 +73,37 @@ def test_an_agents_next_turn_computes_what_it_appends_and_answers_as_ever(model:
     assert records.reuse >= LEAST_REUSE
     alone = Engine(EngineConfig(str(model), kv_blocks=256), make_model=SimulatedModel.maker())
     assert said == expected_answers(alone, PLAN)
+
+
+async def answers_beside_crashes(fleet: Fleet, records: AgentRecords) -> list[list[int]]:
+    """The same where in each pause some nodes are killed and begin again."""
+    killed = [[GATEWAY], ["prefill-0", "decode-0"], []]
+    await begin(fleet)
+
+    async def kill(turn: int) -> None:
+        for name in killed[turn]:
+            fleet.crash(name)
+            fleet.start(name)
+        await asyncio.sleep(REST_S)
+        await fleet.are_ready(WORKERS)
+
+    said = await run_agent(fleet, PLAN, records, kill)
+    await asyncio.sleep(REST_S)
+    assert await fleet.held([*WORKERS, GATEWAY]) == []
+    return said
+
+
+def test_a_session_outlives_its_gateway_and_its_workers_and_loses_what_they_had_computed_alone(
+    model: Path,
+) -> None:
+    records = AgentRecords()
+    with fleet_of(3, model, {"prefill": ENGINE, "decode": ENGINE}) as fleet:
+        said = fleet.world.run(answers_beside_crashes(fleet, records), limit_s=LIMIT_S)
+    alone = Engine(EngineConfig(str(model), kv_blocks=256), make_model=SimulatedModel.maker())
+    assert said == expected_answers(alone, PLAN)
+    after_gateway, after_workers = records.turns
+    assert after_gateway.lost_tokens == 0
+    assert after_workers.cached_tokens == 0
 
 
 def test_hints_bring_first_tokens_sooner_also_where_decode_workers_compute_what_they_know(
