@@ -232,8 +232,8 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`kind`: kv_blocks, session, decoder, lease, draft, transfer, queued, warming, parked (a stream that
-    waits for another gateway), or slot (of a tenant, its phase, which no live request has); `count` of them."""
+    """`count` of a `kind`: kv_blocks, session, decoder, lease, draft, transfer, queued, warming, parked (a
+    stream that waits for another gateway), or slot (of a tenant, its phase, which no live request has)."""
 
     request_id: str
     kind: str
