@@ -269,6 +269,12 @@ class GatewayConfig(ServiceConfig):
         minimum=0.0,
         maximum=10_000.0,
     )
+    useful_marker: str = field_of(
+        "",
+        help="what makes an answer useful, whose time is measured: sentence, json (a whole value), thinking "
+        "(text behind it) or regex:PATTERN; empty = nobody looks",
+        pattern=r"|sentence|json|thinking|regex:(?s:.{1,1000})",
+    )
     local_prefill_tokens: int = field_of(
         512,
         help="most uncached tokens of a prompt that decode may compute itself where that is sooner; 0 = none",

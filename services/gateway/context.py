@@ -34,9 +34,11 @@ from services.gateway.tracing.usage_ledger import UsageLedger
 from services.gateway.virtual.virtual_models import VirtualModels
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
+from shared.config.fields import ConfigError
 from shared.fairness.share import TenantShare
 from shared.tasks import Tasks
 from shared.telemetry.trace_sampler import TraceSampler
+from shared.telemetry.useful_answer import UsefulMarker
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class SessionContext:
     flags: FlagKeeper
     usage: UsageLedger
     agent_sessions: AgentSessions
+    useful_marker: UsefulMarker | None
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -91,7 +94,8 @@ class SessionContext:
     def of(
         cls, instance: str, config: GatewayConfig, bus: Bus, fleet: FleetView, tasks: Tasks
     ) -> SessionContext:
-        """Raises ConfigError for a rewriter of questions, a collector or a file that cannot be used."""
+        """Raises ConfigError for a rewriter of questions, a collector, a marker or a file that cannot be
+        used."""
         sent_load, breakers = SentLoad(), Breakers(instance, fleet)
         tenant_jobs = TenantJobCounts()
 
@@ -145,4 +149,16 @@ class SessionContext:
             flags=FlagKeeper.of(instance, config, bus, fleet),
             usage=UsageLedger(),
             agent_sessions=AgentSessions(),
+            useful_marker=read_useful_marker(config),
         )
+
+
+def read_useful_marker(config: GatewayConfig) -> UsefulMarker | None:
+    """Return what makes an answer useful, None where nobody wants to know. Raises ConfigError for a pattern
+    that is none."""
+    if not config.useful_marker:
+        return None
+    try:
+        return UsefulMarker.read(config.useful_marker)
+    except ValueError as error:
+        raise ConfigError(f"useful_marker: {error}") from error

@@ -145,4 +145,5 @@ class RequestScope:
             flags=request.flags,
             counts=timeline.counts,
             reasoning_tokens=self.reasoning_tokens,
+            useful_us=timeline.measured_useful_us,
         )

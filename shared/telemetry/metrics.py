@@ -49,6 +49,12 @@ TIME_TO_FIRST_TOKEN = Histogram(
     ["model", "prompt_tokens"],
     buckets=TTFT_BUCKETS,
 )
+TIME_TO_USEFUL_ANSWER = Histogram(
+    "penstock_time_to_useful_answer_seconds",
+    "Request to as much of its answer as the gateway's useful_marker wants, where that is set.",
+    ["model", "prompt_tokens"],
+    buckets=TTFT_BUCKETS,
+)
 INTER_TOKEN_LATENCY = Histogram(
     "penstock_inter_token_latency_seconds", "Between two deliveries of tokens.", buckets=ITL_BUCKETS
 )
@@ -408,6 +414,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         TENANT_KV,
         TENANT_TOKENS,
         TIME_TO_FIRST_TOKEN,
+        TIME_TO_USEFUL_ANSWER,
         TLS_STALE,
         TRACED_REQUESTS,
         VIRTUAL_MODELS_STALE,

@@ -16,7 +16,9 @@ from tests.integration.http_edge import CHAT, TEXT, Edge, edge
 from tests.integration.test_gateway_http_responses import RESPONSES, types
 from tests.integration.test_gateway_tools import CALL, WEATHER, only, say
 from tests.support.http import events
+from tests.support.metric import total
 
+USEFUL = "penstock_time_to_useful_answer_seconds_count"
 CLOSING, SHOWN = 0x1F, 9
 MARK = "</think>"
 THINKING = PromptThinking("think", True, ((MARK, SHOWN),), closing_id=CLOSING, close_ids=(CLOSING,))
@@ -155,3 +157,15 @@ async def test_limits_of_a_thinking_reach_the_fleet(nats_url: str) -> None:
     assert reserve.sampling.thinking == ThinkingRule(CLOSING, (CLOSING,), begun=True, max_tokens=10)
     assert 0 < reserve.thinking_us - SYSTEM_CLOCK.steady_us() <= 60_000_000
     assert reserve.sampling.grammar == Grammar("json_object")
+
+
+async def test_a_gateway_says_when_an_answer_became_useful(nats_url: str) -> None:
+    before = total(USEFUL, model="test-model")
+    async with edge(nats_url, useful_marker="thinking") as here:
+        teach(here)
+        reply = here.begin(CHAT, {**ASKED, "penstock": {"timeline": True}})
+        await say(here, SAID)
+        timeline = (await reply).body["penstock"]["requests"][0]["timeline"]
+        await here.idle()
+    assert 0 < timeline["ttft_us"] <= timeline["useful_us"] <= timeline["total_us"]
+    assert total(USEFUL, model="test-model") == before + 1

@@ -17,9 +17,9 @@ from services.cli.bench.plan.conduct import Conduct, ConductShare
 from services.cli.bench.plan.lengths import TokenLengths
 from services.cli.bench.report.service_level import FORMS, ServiceLevel
 from services.cli.bench.run.rate_sweep import SweepPlan
-from services.cli.bench.run.useful_answer import UsefulMarker
 from services.cli.bench.targets.openai_words import PATHS
 from services.cli.launcher_process import ROOT
+from shared.telemetry.useful_answer import UsefulMarker
 
 MAX_RATE = 100_000.0
 """The most requests a second that are asked for."""

@@ -225,6 +225,7 @@ def _timeline(timeline: pb.Timeline) -> dict[str, Any]:
     return {
         "ttft_us": timeline.ttft_us,
         "total_us": timeline.total_us,
+        "useful_us": timeline.useful_us,
         "phases": [
             {"name": phase.name, "start_us": phase.start_us, "duration_us": phase.duration_us}
             for phase in timeline.phases

@@ -18,7 +18,9 @@ def timeline_table(timeline: pb.Timeline, width: int) -> str:
         bar = _bar(phase.start_us, phase.duration_us, timeline.total_us, bars)
         row = f"{phase.name:{names}}  {phase.start_us / 1e3:9.2f}  {phase.duration_us / 1e3:9.2f}  {bar}"
         lines.append(row.rstrip())
-    lines.append(f"first token {timeline.ttft_us / 1e3:.2f} ms, total {timeline.total_us / 1e3:.2f} ms")
+    useful = f"useful {timeline.useful_us / 1e3:.2f} ms, " if timeline.useful_us else ""
+    first, total = f"first token {timeline.ttft_us / 1e3:.2f} ms", f"total {timeline.total_us / 1e3:.2f} ms"
+    lines.append(f"{first}, {useful}{total}")
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,8 @@
 
 In reading order: `session_state` and the `token_log` in it, `prompt_logprobs_buffer` for what is told of
 the prompt, `text_row` as text arrives and `response_buffer` where it waits for the client, `arrival`,
-`call_identity`, `budget` and `request_timeline`, `answer_confidence`, `outcome` as it ends,
+`call_identity`, `budget` and `request_timeline`, `answer_confidence` and `answer_usefulness`, `outcome` as
+it ends,
 `request_record` of that, `report` and `live_counts` for operators, `recent_latencies` for those who look at
 the console.
 """

@@ -85,6 +85,10 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
         metrics.TIME_TO_FIRST_TOKEN.labels(model=record.model, prompt_tokens=bucket).observe(
             record.ttft_us / 1e6
         )
+    if record.useful_us is not None:
+        metrics.TIME_TO_USEFUL_ANSWER.labels(model=record.model, prompt_tokens=bucket).observe(
+            record.useful_us / 1e6
+        )
     metrics.E2E_REQUEST_LATENCY.labels(model=record.model, prompt_tokens=bucket).observe(
         record.total_us / 1e6
     )

@@ -47,6 +47,7 @@ class RequestRecord:
     span, `parent_span_id` that of its client, "" without one. `error` is the code of the error that ended it,
     `hop` where that was. `model_choice`: how its model was chosen, None where its client named it.
     `coalesced_tokens` of the output another request has computed, `coalesced_with`.
+    `useful_us`: when its client had a useful answer, None for never, or where nobody looks.
     `reasoning_tokens` of the output are what the model thought before it answered.
     `kept`: an earlier answer was given again. `flags`: the versions of the changes of settings that it had.
     `counts` are those of its workers, 0 for what they have not
@@ -86,6 +87,7 @@ class RequestRecord:
     flags: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=Counter)
     reasoning_tokens: int = 0
+    useful_us: int | None = None
 
     @property
     def is_shared_whole(self) -> bool:

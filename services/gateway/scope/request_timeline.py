@@ -49,6 +49,7 @@ class RequestTimeline:
         self._seen: set[str] = set()
         self._streaming = False
         self._closed = False
+        self._useful_us: int | None = None
         self._asked: list[AskedInstance] = []
         self._attempts: list[Attempt] = []
         self._open_attempt: Attempt | None = None
@@ -121,6 +122,10 @@ class RequestTimeline:
             self._timeline.mark("deliver")
             self._timeline.first_token()
 
+    def mark_useful(self) -> None:
+        """The client has as much of the answer as is useful. That is a moment, and ends no phase."""
+        self._useful_us = self._timeline.elapsed_us()
+
     def mark_lost(self, why: str) -> None:
         """The route failed, by the code of an error: what it did so far ends here, another one begins."""
         if self._streaming:
@@ -155,6 +160,12 @@ class RequestTimeline:
     def measured_ttft_us(self) -> int | None:
         """The time to the first token by this gateway's clock alone, None while no token was delivered."""
         return self._timeline.ttft_us
+
+    @property
+    def measured_useful_us(self) -> int | None:
+        """The time to a useful answer by this gateway's clock alone, None while there is none, or nobody
+        looks."""
+        return self._useful_us
 
     @property
     def measured_total_us(self) -> int:
@@ -198,7 +209,10 @@ class RequestTimeline:
             pb.Phase(name=phase.name, start_us=phase.start_us, duration_us=phase.duration_us)
             for phase in self.phases()
         ]
-        return pb.Timeline(ttft_us=self.ttft_us or 0, total_us=self.total_us, phases=phases)
+        useful_us = 0 if self._useful_us is None else self._useful_us + self._client_us
+        return pb.Timeline(
+            ttft_us=self.ttft_us or 0, total_us=self.total_us, phases=phases, useful_us=useful_us
+        )
 
     def _parts(self, names: tuple[str, ...]) -> list[tuple[str, int]]:
         return [(name, self._marks[name]) for name in names if name in self._seen]

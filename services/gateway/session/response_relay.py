@@ -69,7 +69,11 @@ async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
                 if not last_s:
                     session.timeline.mark_delivered()
                 last_s = _observe_gap(session.latencies, last_s, len(part.text.text.token_ids))
+            if session.usefulness is not None:
+                session.usefulness.note_delivered(part.text.text)
         if part.end is not None:
+            if session.usefulness is not None and part.end.finish:
+                session.usefulness.note_end()
             await writer.write_end(session.terminal_event(part.end))
             return part.end
 

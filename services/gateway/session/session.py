@@ -32,6 +32,7 @@ from services.gateway.request.request import Request
 from services.gateway.request.resume_count import count_resumed, failed_resume_counted
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.answer_confidence import AnswerConfidence
+from services.gateway.scope.answer_usefulness import AnswerUsefulness
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
@@ -111,6 +112,8 @@ class Session:
         self._running = running
         self._work = SharedWork(scope, running, self._interruption)
         self.intake = TextIntake(scope, self._watch, self._interruption, self._work)
+        marker = context.useful_marker
+        self.usefulness = None if marker is None else AnswerUsefulness(marker, scope.timeline, scope.response)
         self._outcome: Outcome | None = None
         self._call_ended = False
         self._reported = False

@@ -1,6 +1,5 @@
 """A load while it runs.
 
-useful_answer    when an answer begins to be of use: a sentence, a JSON value, a pattern
 cut              what still runs of a load that is cut
 call_record      what became of one call, and how it is said to another process
 client           one dialogue: its calls in turn, as its client behaves

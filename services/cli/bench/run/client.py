@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from services.cli.bench.plan.conduct import Conduct
 from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn, Helper
 from services.cli.bench.run.call_record import CallRecord
-from services.cli.bench.run.useful_answer import UsefulMarker, UsefulWatch
 from services.cli.bench.targets.target import (
     BenchTarget,
     CallEnded,
@@ -20,6 +19,7 @@ from services.cli.bench.targets.target import (
     TargetCall,
 )
 from shared.seams.chance import CHANCE
+from shared.telemetry.useful_answer import UsefulMarker, UsefulWatch
 
 AGENT_SOURCES = ("agents", "tracelab")
 """The traces whose dialogues are sessions of agents."""

@@ -12,8 +12,8 @@ from services.cli.bench.plan.conduct import Conduct
 from services.cli.bench.plan.dialogue import Dialogue, DialogueTurn, Helper
 from services.cli.bench.run.call_record import CallRecord
 from services.cli.bench.run.client import BenchClient, ClientHabits
-from services.cli.bench.run.useful_answer import UsefulMarker
 from services.cli.bench.targets.target import CallFacts, CallHints, StreamPiece, TargetCall
+from shared.telemetry.useful_answer import UsefulMarker
 
 HABITS = ClientHabits(60.0, 0.0, 0.0, UsefulMarker.read("sentence"))
 

@@ -14,10 +14,10 @@ from services.cli.bench.report.latency_figures import job_figures
 from services.cli.bench.run import load as load_module
 from services.cli.bench.run.client import HURRIED_SLACK_S, ClientHabits
 from services.cli.bench.run.load import LoadLimits, LoadResult, LoadRun
-from services.cli.bench.run.useful_answer import UsefulMarker
 from services.cli.bench.targets.openai_target import OpenAiTarget
 from services.cli.bench.targets.target import CallOutcome, TargetSampling
 from shared.errors import InvalidRequest
+from shared.telemetry.useful_answer import UsefulMarker
 from tests.support.scripted_server import (
     Asked,
     Scripted,

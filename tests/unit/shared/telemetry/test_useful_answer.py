@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.bench.run import useful_answer
-from services.cli.bench.run.useful_answer import MAX_PATTERN_CHARS, UsefulMarker, UsefulWatch, has_json_value
+from shared.telemetry import useful_answer
+from shared.telemetry.useful_answer import MAX_PATTERN_CHARS, UsefulMarker, UsefulWatch, has_json_value
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

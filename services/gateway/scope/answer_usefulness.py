@@ -1,0 +1,32 @@
+"""Tell when the answer of a request becomes useful to its client, as far as that has been delivered."""
+
+from __future__ import annotations
+
+from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.scope.request_timeline import RequestTimeline
+from services.gateway.scope.response_buffer import ResponseBuffer
+from shared.telemetry.useful_answer import UsefulMarker, UsefulWatch
+
+
+class AnswerUsefulness:
+    """The usefulness of one answer, by what an operator calls useful. Thinking is none of the answer; one
+    that only calls tools is useful when it is whole."""
+
+    def __init__(self, marker: UsefulMarker, timeline: RequestTimeline, response: ResponseBuffer) -> None:
+        self._watch = UsefulWatch(marker)
+        self._timeline = timeline
+        self._response = response
+
+    def note_delivered(self, delta: pb.TextDelta) -> None:
+        """The client has this part of the answer."""
+        if self._watch.is_useful:
+            return
+        if delta.reasoning:
+            self._watch.add(delta.reasoning, thinking=True)
+        if delta.text and self._watch.add(delta.text):
+            self._timeline.mark_useful()
+
+    def note_end(self) -> None:
+        """The client has all of it."""
+        if not self._watch.is_useful and (self._watch.end() or self._response.has_called):
+            self._timeline.mark_useful()
