@@ -27,7 +27,7 @@ class AvoidedInstances:
         self._room_s: dict[Life, float] = {}  # when it will have room, by its own word
         self._failed: dict[Life, float] = {}  # until when
         self._gone: dict[Life, tuple[float, int]] = {}
-        """Until when, and how often it had reconnected by then."""
+        """The time until which it is avoided, and how often it had reconnected by then."""
 
     def add_refused(self, view: InstanceView, retry_after_s: float) -> None:
         """It had no room, and knows of none before that time; 0 when it does not know."""
