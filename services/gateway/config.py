@@ -12,8 +12,10 @@ from services.gateway.request.retrieval_use import (
     WARM_HEAD,
     WARM_MODES,
 )
+from services.gateway.request.trimming_use import LEAST_PASSAGE_SHARE
 from shared.cache_modes import CACHE_MODES, OFF
 from shared.config.fields import PathRule, ServiceConfig, field_of
+from shared.messages import Trimming
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS
 from shared.telemetry.trace_sampler import DEFAULT_SAMPLER, SAMPLERS
 from shared.text.default_model import ANSWERS_ADAPTER
@@ -229,6 +231,23 @@ class GatewayConfig(ServiceConfig):
         minimum=0.0,
         maximum=1.0,
     )
+    trim_passage_tokens: int = field_of(
+        0,
+        help="tokens of all passages of a prompt, by the sentences that fit the question best; 0 = any "
+        "number",
+        minimum=0,
+        maximum=1 << 20,
+    )
+    trim_passage_share: float = field_of(
+        1.0,
+        help="share of their tokens that passages are shortened to, by the sentences that fit the question "
+        "best; 1 = none is",
+        minimum=LEAST_PASSAGE_SHARE,
+        maximum=1.0,
+    )
+    trim_duplicates: bool = field_of(
+        False, help="a sentence that another passage says already, in nearly the same words, is left out"
+    )
     warm_while_retrieving: str = field_of(
         WARM_HEAD,
         help="what of a prompt idle workers compute while its passages are found: its head, or, while they "
@@ -295,3 +314,11 @@ class GatewayConfig(ServiceConfig):
     max_replacements: int = field_of(
         4, help="failures of workers that one request survives", minimum=0, maximum=100
     )
+
+    def usual_trimming(self) -> Trimming:
+        """Return the budgets of a prompt whose request says nothing about them."""
+        return Trimming(
+            passage_tokens=self.trim_passage_tokens,
+            passage_share=self.trim_passage_share,
+            duplicates=self.trim_duplicates,
+        )

@@ -143,6 +143,7 @@ class RequestScope:
             coalesced_tokens=state.shared_tokens,
             kept=state.kept,
             flags=request.flags,
+            trimmed=state.trimmed,
             counts=timeline.counts,
             reasoning_tokens=self.reasoning_tokens,
             useful_us=timeline.measured_useful_us,

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shared.errors import InvalidRequest, TooLarge
-from shared.messages import MAX_PROMPT_TOKENS, Tokenize
+from shared.messages import MAX_PROMPT_TOKENS, Spans, Tokenize, TrimmedPart
 from shared.text.passage_room import fitting_places, utf8_bytes
 from shared.text.retrieval_prompt import passage_line, retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
+from shared.trimming.kept_text import NOTHING
+from shared.trimming.passage_compression import compress_passages
 
 MAX_PASSAGES_OF_PROMPT = 64
 """The most passages that a message may bring for a prompt."""
@@ -17,10 +19,12 @@ MAX_PASSAGES_OF_PROMPT = 64
 
 @dataclass(frozen=True, slots=True)
 class BuiltChat:
-    """`passage_places` are those of `Tokenized`."""
+    """`passage_places`, `passage_spans` and `trimmed` are those of `Tokenized`."""
 
     token_ids: list[int]
     passage_places: tuple[int, ...] = ()
+    passage_spans: tuple[Spans, ...] = ()
+    trimmed: tuple[TrimmedPart, ...] = ()
 
 
 class ChatPromptBuilder:
@@ -38,6 +42,13 @@ class ChatPromptBuilder:
             raise InvalidRequest(f"passage_order is no order of {count} passages; name each place once")
         if message.max_passage_tokens < 0 or message.room_tokens < 0:
             raise InvalidRequest("max_passage_tokens and room_tokens are at least 0; 0 leaves them open")
+        if message.trimming.passage_tokens < 0 or not 0.0 < message.trimming.passage_share <= 1.0:
+            raise InvalidRequest(
+                "a budget of passages is at least 0 tokens, and a share above 0 and at most 1"
+            )
+        asked = message.trimming.query or (message.chat[-1].content if message.chat else "")
+        self._left = compress_passages(message.passages, asked, message.trimming, self._count_tokens)
+        self._passages = self._left.texts
 
     def build(self, room_bytes: int) -> BuiltChat:
         """Build the prompt with the best passages that fit into `room_bytes`, then into the message's limits.
@@ -45,8 +56,9 @@ class ChatPromptBuilder:
         Their tokens are counted line by line, as they stand in the prompt; the prompt is measured whole.
         """
         message = self._message
-        sizes = [utf8_bytes(passage) for passage in message.passages]
-        places = fitting_places(sizes, room_bytes)
+        sizes = [utf8_bytes(passage) for passage in self._passages]
+        fitting = fitting_places(sizes, room_bytes)
+        places = tuple(place for place in fitting if self._left.spans[place] != NOTHING)
         token_ids = self._encode(places)
         room = min(message.room_tokens or MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS)
         if places and (message.max_passage_tokens or len(token_ids) > room):
@@ -60,12 +72,14 @@ class ChatPromptBuilder:
         return BuiltChat(
             token_ids,
             tuple(standing.index(place) + 1 if place in standing else 0 for place in range(len(sizes))),
+            self._left.spans if any(self._left.spans) else (),
+            self._left.parts,
         )
 
     def _fitting(self, places: Sequence[int], tokens: int, room: int) -> tuple[int, ...]:
         """Return those of `places` that fit; with all of them the prompt has `tokens`."""
-        lines = [passage_line(place + 1, self._message.passages[place]) for place in places]
-        sizes = [len(self._tokenizer.encode_text(f"{line}\n", add_special_tokens=False)) for line in lines]
+        lines = [passage_line(place + 1, self._passages[place]) for place in places]
+        sizes = [self._count_tokens(f"{line}\n") for line in lines]
         left = room - (tokens - sum(sizes))
         limit = self._message.max_passage_tokens
         return tuple(places[at] for at in fitting_places(sizes, min(limit, left) if limit else left))
@@ -73,8 +87,11 @@ class ChatPromptBuilder:
     def _standing(self, places: Sequence[int]) -> list[int]:
         return [place for place in self._order if place in places]
 
+    def _count_tokens(self, text: str) -> int:
+        return len(self._tokenizer.encode_text(text, add_special_tokens=False))
+
     def _encode(self, places: Sequence[int]) -> list[int]:
-        return self._encode_passages([self._message.passages[place] for place in self._standing(places)])
+        return self._encode_passages([self._passages[place] for place in self._standing(places)])
 
     def _encode_passages(self, passages: Sequence[str]) -> list[int]:
         """Encode the chat with these passages in its question, in the form that the model was taught."""

@@ -53,7 +53,12 @@ class PromptTokenizer:
         hashes = pack_hashes(self._hasher.block_hashes(token_ids, seed))
         thinking = self._thinking(token_ids) if message.chat else NO_THINKING
         answer = Tokenized(
-            pack_ids(token_ids), hashes, passage_places=prompt.passage_places, thinking=thinking
+            pack_ids(token_ids),
+            hashes,
+            passage_places=prompt.passage_places,
+            thinking=thinking,
+            passage_spans=prompt.passage_spans,
+            trimmed=prompt.trimmed,
         )
         if not message.tools:
             return answer

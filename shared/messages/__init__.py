@@ -5,6 +5,7 @@
     adapters    low-rank changes of a model, as routes and heartbeats name them
     citing      the gateway asks a retriever what supports an answer
     corpora     what a retriever says of its corpora
+    trimming    what is left out of a prompt, and for which budgets
     preprocessing  the gateway asks retriever and tokenizer
     routing     the gateway routes a request, cancels it, hears that it cannot go on
     hand_over   a request goes on at another decode worker
@@ -191,6 +192,16 @@ from shared.messages.routing import (
     Warm,
 )
 from shared.messages.tokens import Mark, PromptLogprobs, Text, Tokens
+from shared.messages.trimming import (
+    DUPLICATES,
+    NO_TRIMMING,
+    PASSAGES,
+    SENTENCES,
+    TRIMMED_PARTS,
+    Spans,
+    TrimmedPart,
+    Trimming,
+)
 from shared.messages.usage import MAX_USAGE_ROWS, UsageReport, UsageRequest, UsageRow
 
 Message = (
@@ -286,6 +297,7 @@ __all__ = [
     "ALL_EMITTED",
     "ASKS_THAT_DECIDE",
     "CACHE_DIGEST_BYTES",
+    "DUPLICATES",
     "LONG_STEPS",
     "MAX_CITED_ANSWER_CHARS",
     "MAX_CITED_PASSAGES",
@@ -313,7 +325,11 @@ __all__ = [
     "NO_ADAPTER",
     "NO_LENDER",
     "NO_THINKING",
+    "NO_TRIMMING",
+    "PASSAGES",
+    "SENTENCES",
     "SHORT_OF_BLOCKS",
+    "TRIMMED_PARTS",
     "WARM_EPOCH",
     "Accepted",
     "AccountRequest",
@@ -419,6 +435,7 @@ __all__ = [
     "SlotCounts",
     "Snapshot",
     "SnapshotRequest",
+    "Spans",
     "Successor",
     "TakeOver",
     "TenantJobs",
@@ -433,6 +450,8 @@ __all__ = [
     "Tokens",
     "Tool",
     "ToolCall",
+    "TrimmedPart",
+    "Trimming",
     "UsageReport",
     "UsageRequest",
     "UsageRow",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.messages.trimming import TrimmedPart
 from shared.messages.usage import UsageRow
 
 
@@ -47,7 +48,8 @@ class RequestAccount:
     band; `ttft_us` is 0 where no token was delivered. `model_choice` says how its model was chosen, "" where
     its client named it. `coalesced_tokens` of its output the request `coalesced_with` has computed, which was
     in flight at the same time. `usage`: what it has used, one row; of an older gateway none.
-    `flags`: the versions of the changes of settings that it had."""
+    `flags`: the versions of the changes of settings that it had. `trimmed`: what was left out of its
+    prompt."""
 
     request_id: str
     client_id: str
@@ -71,6 +73,7 @@ class RequestAccount:
     coalesced_tokens: int = 0
     usage: tuple[UsageRow, ...] = ()
     flags: tuple[str, ...] = ()
+    trimmed: tuple[TrimmedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.messages.trimming import NO_TRIMMING, Spans, TrimmedPart, Trimming
+
 MAX_QUERY_CHARS = 16_384
 """The longest question that is searched for, or that texts are ranked by. A prompt's is cut by the gateway,
 which says so."""
@@ -72,6 +74,7 @@ class Tokenize:
     have). A prompt of `context_tokens` or more is refused by its length (0: of no length), as not every
     answer has room for it. `reasoning_effort`: how much the model of a chat is to think, "none" to "high",
     told to its template where that takes such; "" leaves it to the template.
+    `trimming` are budgets that the prompt is shortened to.
     """
 
     text: str | None = None
@@ -89,6 +92,7 @@ class Tokenize:
     room_tokens: int = 0
     context_tokens: int = 0
     reasoning_effort: str = ""
+    trimming: Trimming = NO_TRIMMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,9 @@ NO_THINKING = PromptThinking()
 class Tokenized:
     """The tokens of a prompt. With tools, `tool_format` is the name of the format that the model was taught
     for its calls, `marker_ids` has those of the format's markers that are special tokens. `passage_places`:
-    of each passage its place among those in the prompt, from 1; 0: there was no room for it. `thinking`: how
-    the model of a chat thinks."""
+    of each passage its place among those in the prompt, from 1; 0: there was no room for it, or nothing is
+    left of it. `passage_spans`: of each passage what is left of it for the budgets of the message, () for all
+    of each. `trimmed` is what was left out for them. `thinking`: how the model of a chat thinks."""
 
     token_ids: bytes
     block_hashes: bytes
@@ -124,6 +129,8 @@ class Tokenized:
     marker_ids: tuple[tuple[str, int], ...] = ()
     passage_places: tuple[int, ...] = ()
     thinking: PromptThinking = NO_THINKING
+    passage_spans: tuple[Spans, ...] = ()
+    trimmed: tuple[TrimmedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shared.messages.citing import CitedSentence
 from shared.messages.preprocessing import NO_THINKING, PromptThinking, ScoredPassage
+from shared.messages.trimming import Spans, TrimmedPart
 
 CACHE_DIGEST_BYTES = 32
 MAX_KEPT_TOKENS = 4096
@@ -36,7 +37,7 @@ class KeptResponse:
     """An answer as it went out. `text` has calls of tools in it as the model wrote them, in `tool_format`,
     and before them what it thought, as `thinking` says. `prompt_places` are those at which the passages stood
     in the prompt, one for each; `retrieval_query` is as in PromptInfo, `cited` what the passages support of
-    it."""
+    it; `passage_spans` (() where all stood there whole) and `trimmed` are as in `Tokenized`."""
 
     request_id: str
     model: str
@@ -51,6 +52,8 @@ class KeptResponse:
     retrieval_query: str = ""
     cited: tuple[CitedSentence, ...] = ()
     thinking: PromptThinking = NO_THINKING
+    passage_spans: tuple[Spans, ...] = ()
+    trimmed: tuple[TrimmedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,14 @@ RESUMED_STREAMS = Counter(
 DEGRADED_REQUESTS = Counter(
     "penstock_degraded_requests_total", "Requests that were answered with less.", ["what"]
 )
+TRIMMED_REQUESTS = Counter(
+    "penstock_trimmed_requests_total",
+    "Requests of whose prompts something was left out for a budget.",
+    ["what"],
+)
+TRIMMED_TOKENS = Counter(
+    "penstock_trimmed_tokens_total", "Tokens that were left out of prompts for budgets.", ["what", "model"]
+)
 DEGRADATION_LEVEL = Gauge(
     "penstock_degradation_level",
     "What is left out, of the model under most pressure: 0 nothing to 7 new requests.",
@@ -415,6 +423,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         TENANT_TOKENS,
         TIME_TO_FIRST_TOKEN,
         TIME_TO_USEFUL_ANSWER,
+        TRIMMED_REQUESTS,
+        TRIMMED_TOKENS,
         TLS_STALE,
         TRACED_REQUESTS,
         VIRTUAL_MODELS_STALE,

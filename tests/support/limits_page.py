@@ -63,6 +63,7 @@ ROOMS = (
             "services/tokenizer",
             "services/retriever",
             "shared/retrieval/citing",
+            "shared/trimming",
             "services/detokenizer",
             "services/prefill/actor.py",
             "services/prefill/prefix_loans.py",

@@ -97,7 +97,7 @@ MODEL_KIND_GENERATION: ModelKind
 MODEL_KIND_EMBEDDING: ModelKind
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n", "cache", "resumable", "fallback", "sticky_key", "agent", "thinking")
+    __slots__ = ("model", "text", "chat", "token_ids", "sampling", "retrieval", "ttft_deadline_ms", "deadline_ms", "priority", "client_sent_unix_us", "inter_token_deadline_ms", "n", "cache", "resumable", "fallback", "sticky_key", "agent", "thinking", "trimming")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class GenerateRequest(_message.Message):
     STICKY_KEY_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
+    TRIMMING_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     chat: ChatPrompt
@@ -134,7 +135,8 @@ class GenerateRequest(_message.Message):
     sticky_key: str
     agent: AgentHints
     thinking: Thinking
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., resumable: _Optional[bool] = ..., fallback: _Optional[_Union[Fallback, _Mapping]] = ..., sticky_key: _Optional[str] = ..., agent: _Optional[_Union[AgentHints, _Mapping]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ...) -> None: ...
+    trimming: Trimming
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., retrieval: _Optional[_Union[Retrieval, _Mapping]] = ..., ttft_deadline_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., client_sent_unix_us: _Optional[int] = ..., inter_token_deadline_ms: _Optional[int] = ..., n: _Optional[int] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., resumable: _Optional[bool] = ..., fallback: _Optional[_Union[Fallback, _Mapping]] = ..., sticky_key: _Optional[str] = ..., agent: _Optional[_Union[AgentHints, _Mapping]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., trimming: _Optional[_Union[Trimming, _Mapping]] = ...) -> None: ...
 
 class Thinking(_message.Message):
     __slots__ = ("effort", "max_tokens", "deadline_ms")
@@ -145,6 +147,18 @@ class Thinking(_message.Message):
     max_tokens: int
     deadline_ms: int
     def __init__(self, effort: _Optional[_Union[ReasoningEffort, str]] = ..., max_tokens: _Optional[int] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class Trimming(_message.Message):
+    __slots__ = ("off", "max_passage_tokens", "passage_share", "duplicates")
+    OFF_FIELD_NUMBER: _ClassVar[int]
+    MAX_PASSAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PASSAGE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    off: bool
+    max_passage_tokens: int
+    passage_share: float
+    duplicates: bool
+    def __init__(self, off: _Optional[bool] = ..., max_passage_tokens: _Optional[int] = ..., passage_share: _Optional[float] = ..., duplicates: _Optional[bool] = ...) -> None: ...
 
 class AgentHints(_message.Message):
     __slots__ = ("session", "parent_session", "final", "pause_ms", "warm_next", "next_tool")
@@ -370,7 +384,7 @@ class PromptLogprobs(_message.Message):
     def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprob, _Mapping]]] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached", "sampling", "resume_token", "model_choice", "coalesced_with")
+    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "passages", "degraded", "choice", "warning", "retrieval_query", "cached", "sampling", "resume_token", "model_choice", "coalesced_with", "trimmed")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +399,7 @@ class PromptInfo(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     MODEL_CHOICE_FIELD_NUMBER: _ClassVar[int]
     COALESCED_WITH_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt_tokens: int
@@ -399,7 +414,18 @@ class PromptInfo(_message.Message):
     resume_token: str
     model_choice: ModelChoice
     coalesced_with: str
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., resume_token: _Optional[str] = ..., model_choice: _Optional[_Union[ModelChoice, _Mapping]] = ..., coalesced_with: _Optional[str] = ...) -> None: ...
+    trimmed: _containers.RepeatedCompositeFieldContainer[TrimmedPart]
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., passages: _Optional[_Iterable[_Union[RetrievedPassage, _Mapping]]] = ..., degraded: _Optional[str] = ..., choice: _Optional[int] = ..., warning: _Optional[str] = ..., retrieval_query: _Optional[str] = ..., cached: _Optional[_Union[CachedAnswer, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., resume_token: _Optional[str] = ..., model_choice: _Optional[_Union[ModelChoice, _Mapping]] = ..., coalesced_with: _Optional[str] = ..., trimmed: _Optional[_Iterable[_Union[TrimmedPart, _Mapping]]] = ...) -> None: ...
+
+class TrimmedPart(_message.Message):
+    __slots__ = ("what", "count", "tokens")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    count: int
+    tokens: int
+    def __init__(self, what: _Optional[str] = ..., count: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class ModelChoice(_message.Message):
     __slots__ = ("asked", "rule", "why", "hardness", "skipped")
@@ -434,7 +460,7 @@ class CachedAnswer(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., age_ms: _Optional[int] = ..., similarity: _Optional[float] = ...) -> None: ...
 
 class RetrievedPassage(_message.Message):
-    __slots__ = ("source", "text", "score", "start", "end", "page", "prompt_place", "metadata")
+    __slots__ = ("source", "text", "score", "start", "end", "page", "prompt_place", "metadata", "in_prompt")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -450,6 +476,7 @@ class RetrievedPassage(_message.Message):
     PAGE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_PLACE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    IN_PROMPT_FIELD_NUMBER: _ClassVar[int]
     source: str
     text: str
     score: float
@@ -458,7 +485,16 @@ class RetrievedPassage(_message.Message):
     page: int
     prompt_place: int
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, source: _Optional[str] = ..., text: _Optional[str] = ..., score: _Optional[float] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., page: _Optional[int] = ..., prompt_place: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    in_prompt: _containers.RepeatedCompositeFieldContainer[TextSpan]
+    def __init__(self, source: _Optional[str] = ..., text: _Optional[str] = ..., score: _Optional[float] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., page: _Optional[int] = ..., prompt_place: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., in_prompt: _Optional[_Iterable[_Union[TextSpan, _Mapping]]] = ...) -> None: ...
+
+class TextSpan(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class TextDelta(_message.Message):
     __slots__ = ("text", "token_ids", "position", "logprobs", "tool_calls", "choice", "reasoning")

@@ -4,6 +4,7 @@ gateway_channel    where the gateway is, and the channel to it
 stream_place       up to where an answer has come, for another gateway to go on
 generate_call      one answer: its events, its interrupt
 retrieval_options  options about passages, shared by commands
+trimming_options   options about budgets of the prompt
 piped_text         what is piped into `ask`
 ask_request        the options of `ask`, as a request
 ask                one prompt

@@ -12,6 +12,7 @@ from services.cli.arguments import finite, logit_bias, natural, seconds, token_i
 from services.cli.ask.gateway_channel import add_gateway_options
 from services.cli.ask.piped_text import is_piped, read_piped_text
 from services.cli.ask.retrieval_options import PASSAGE_ORDERS, add_search_options, metadata_filters
+from services.cli.ask.trimming_options import add_trimming_options, set_trimming
 from shared.errors import PenstockError
 from shared.sampling.parameters import SCALARS
 
@@ -52,6 +53,7 @@ def build_ask_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the prompt; - is what is piped in alone")
     _add_prompt(parser)
+    add_trimming_options(parser)
     add_sampling(parser)
     add_thinking(parser)
     _add_constraint(parser)
@@ -260,6 +262,7 @@ def _request(args: argparse.Namespace) -> pb.GenerateRequest:
     _set_prompt(request, args)
     set_sampling(request, args)
     set_thinking(request, args)
+    set_trimming(request, args)
     for name in CONSTRAINTS:
         value = getattr(args, name)
         if value is not None and value is not False:  # an empty text is sent, to be refused

@@ -13,6 +13,7 @@ from services.cli.view.passage_view import passage_fields, passage_head
 from services.cli.view.reasoning_view import ReasoningView
 from services.cli.view.terminal_text import TextSink
 from services.cli.view.timeline_table import timeline_table
+from services.cli.view.trimmed_words import trimmed_words
 
 OUTCOMES = {
     pb.OUTCOME_FINISHED: "finished",
@@ -74,6 +75,8 @@ class TextOutput:
             print(f"{self._command}: answered with less: {degraded_words(info.degraded)}", file=self._err)
         if info.warning:
             print(f"{self._command}: {info.warning}", file=self._err)
+        if info.trimmed:
+            print(f"{self._command}: left out: {trimmed_words(info.trimmed)}", file=self._err)
         if info.HasField("cached"):
             print(f"{self._command}: {_told(info.cached)}", file=self._err)
 
@@ -142,7 +145,7 @@ class JsonOutput:
             model=info.model,
             prompt_tokens=info.prompt_tokens,
             seed=info.seed,
-            passages=[{**passage_fields(each), "prompt_place": each.prompt_place} for each in info.passages],
+            passages=[_told_passage(each) for each in info.passages],
             degraded=info.degraded,
             warning=info.warning,
             retrieval_query=info.retrieval_query,
@@ -150,6 +153,7 @@ class JsonOutput:
             **({"cached": _cached(info.cached)} if info.HasField("cached") else {}),
             **({"model_choice": _choice(info.model_choice)} if info.HasField("model_choice") else {}),
             **({"coalesced_with": info.coalesced_with} if info.coalesced_with else {}),
+            **({"trimmed": [_part(each) for each in info.trimmed]} if info.trimmed else {}),
         )
 
     def prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
@@ -194,6 +198,17 @@ def _passage_line(passage: pb.RetrievedPassage) -> str:
     if passage.prompt_place:
         return f"[{passage.prompt_place}] {passage_head(passage)}"
     return f"[{NO_PLACE}] {passage_head(passage)}, not in the prompt"
+
+
+def _told_passage(passage: pb.RetrievedPassage) -> dict[str, Any]:
+    """Return it with its place in the prompt, and with what of it stands there where that is not all."""
+    spans = [[span.start, span.end] for span in passage.in_prompt]
+    told = {**passage_fields(passage), "prompt_place": passage.prompt_place}
+    return told | ({"in_prompt": spans} if spans else {})
+
+
+def _part(part: pb.TrimmedPart) -> dict[str, Any]:
+    return {"what": part.what, "count": part.count, "tokens": part.tokens}
 
 
 def terminal_width() -> int:

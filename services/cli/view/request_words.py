@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from services.cli.view.table import table
 from services.cli.view.terminal_text import escaped_controls
+from services.cli.view.trimmed_words import trimmed_words
 from shared.messages import PhaseAccount, RequestAccount
 
 MIN_SAMPLES = 8
@@ -21,6 +22,7 @@ def request_words(account: RequestAccount) -> str:
         *([account.model_choice] if account.model_choice else []),
         *([f"it had {', '.join(account.flags)} of `penstock flags`"] if account.flags else []),
         _longest(account),
+        *([f"left out of its prompt: {trimmed_words(account.trimmed)}"] if account.trimmed else []),
         *_shares(account),
         *_spent(account),
         *_moves(account),

@@ -8,6 +8,8 @@ known by then goes out without.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import repeat
 
 import structlog
 
@@ -25,8 +27,10 @@ from shared.messages import (
     CiteAnswer,
     CitedSentence,
     ScoredPassage,
+    Spans,
 )
 from shared.text.passage_room import utf8_bytes
+from shared.trimming.kept_text import WHOLE, kept_text, place_in_whole
 
 log = structlog.get_logger()
 
@@ -39,6 +43,7 @@ class AnswerCiting:
         self._retriever = ""
         self._model: ModelIdentity | None = None
         self._passages: tuple[str, ...] = ()
+        self._spans: tuple[Spans, ...] = ()
         self.sentences: tuple[CitedSentence, ...] = ()
 
     def record_prompt(
@@ -46,13 +51,17 @@ class AnswerCiting:
         model: ModelIdentity,
         passages: Sequence[ScoredPassage],
         prompt_places: Sequence[int],
+        passage_spans: Sequence[Spans],
         retriever: str,
     ) -> None:
-        """Note what the answer is made from, and by which model; `retriever` found it."""
-        standing = sorted(zip(prompt_places, (passage.text for passage in passages), strict=True))
-        texts = tuple(text for place, text in standing if place)
+        """Note what the answer is made from, and by which model; `retriever` found it. Of each passage
+        `passage_spans` stand in the prompt, and those alone can support it."""
+        told = (passage.text for passage in passages)
+        standing = sorted(zip(prompt_places, told, passage_spans or repeat(WHOLE), strict=False))
+        texts = tuple(kept_text(text, spans) for place, text, spans in standing if place)
         if sum(map(utf8_bytes, texts)) <= MAX_CITED_PASSAGE_BYTES:
             self._retriever, self._model, self._passages = retriever, model, texts
+            self._spans = tuple(spans for place, _, spans in standing if place)
 
     @property
     def wanted(self) -> bool:
@@ -85,7 +94,15 @@ class AnswerCiting:
         if isinstance(answer, AnswerCited) and all(
             self._is_possible(each, text) for each in answer.sentences
         ):
-            self.sentences = answer.sentences
+            self.sentences = tuple(map(self._in_whole_passage, answer.sentences))
+
+    def _in_whole_passage(self, cited: CitedSentence) -> CitedSentence:
+        """Return it with the characters of the passage as the client has it: of all of it."""
+        if not cited.place:
+            return cited
+        spans = self._spans[cited.place - 1]
+        start, end = place_in_whole(spans, cited.passage_start, cited.passage_end)
+        return replace(cited, passage_start=start, passage_end=end)
 
     def _said(self) -> str:
         """Return what the answer says, without what was thought before."""

@@ -37,6 +37,8 @@ from shared.messages import (
     ResponseKey,
     ResponseMissing,
     ScoredPassage,
+    Spans,
+    TrimmedPart,
     pack_ids,
     passage_bytes,
 )
@@ -73,6 +75,8 @@ class CachedResponse:
         self._prompt_places: tuple[int, ...] = ()
         self._answer_format = PLAIN_ANSWER
         self._retrieval_query = ""
+        self._passage_spans: tuple[Spans, ...] = ()
+        self._trimmed: tuple[TrimmedPart, ...] = ()
 
     def set_request(self, request: Request) -> None:
         """Take the request with all that it left open: an answer depends on that."""
@@ -108,6 +112,8 @@ class CachedResponse:
         prompt_places: tuple[int, ...],
         answer_format: AnswerFormat,
         *,
+        passage_spans: tuple[Spans, ...] = (),
+        trimmed: tuple[TrimmedPart, ...] = (),
         degraded: str,
         retriever: str,
         retrieval_query: str,
@@ -119,6 +125,7 @@ class CachedResponse:
         """
         self._passages, self._prompt_places = passages, prompt_places
         self._answer_format, self._retrieval_query = answer_format, retrieval_query
+        self._passage_spans, self._trimmed = passage_spans, trimmed
         if degraded or (self._request.retrieval.passages and retriever != self._retriever):
             self._missed = None
 
@@ -152,6 +159,8 @@ class CachedResponse:
             retrieval_query=self._retrieval_query,
             cited=cited,
             thinking=self._answer_format.thinking,
+            passage_spans=self._passage_spans if any(self._passage_spans) else (),
+            trimmed=self._trimmed,
         )
         message = KeepResponse(missed.key, kept, bool(self._request.retrieval.passages), missed.generation)
         self._context.tasks.start(f"keep-{self._request_id}", self._send(missed.retriever, message))
@@ -218,4 +227,6 @@ def is_usable(found: ResponseFound, max_buffered_tokens: int) -> bool:
     """Whether a client can be given all of an answer at once, with where its passages stood."""
     kept = found.response
     num_tokens = len(kept.token_ids) // ID_BYTES
-    return num_tokens <= max_buffered_tokens and len(kept.passages) == len(kept.prompt_places)
+    known = len(kept.passages) == len(kept.prompt_places)
+    known = known and len(kept.passage_spans) in (0, len(kept.passages))
+    return num_tokens <= max_buffered_tokens and known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.answer.answer_format import PLAIN_ANSWER, AnswerFormat
@@ -21,6 +22,7 @@ from services.gateway.request.prompt_passages import (
     left_out_warning,
     near_places,
     retrieved_passage,
+    trimmed_events,
 )
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
@@ -30,9 +32,10 @@ from services.gateway.scope.session_state import RequestPhase
 from services.gateway.scope.token_log import TokenLog
 from shared.blocks.block_hash import BlockHasher
 from shared.errors import InvalidRequest
-from shared.messages import ResponseFound, Retrieved, ScoredPassage, unpack_ids
+from shared.messages import ResponseFound, Retrieved, ScoredPassage, Spans, TrimmedPart, unpack_ids
 from shared.sampling.parameters import NO_LOGPROBS, TokenLogprob
 from shared.text.tool_formats import FORMATS
+from shared.trimming.kept_text import WHOLE
 
 NOTHING_ASKED = Retrieved((), degraded="", embed_us=0, search_us=0)
 
@@ -58,6 +61,9 @@ class ReadPrompt:
     """The query, as in `FoundPassages`."""
     prompt_places: tuple[int, ...]
     """The places of the passages found, as in `Prompt`."""
+    passage_spans: tuple[Spans, ...]
+    """Their parts that stand there, as in `Prompt`."""
+    trimmed: tuple[TrimmedPart, ...]
     warning: str
 
 
@@ -121,11 +127,15 @@ class Preparation:
                 read.found.passages,
                 read.prompt_places,
                 AnswerFormat(read.prompt.thinking, read.prompt.tool_format),
+                passage_spans=read.passage_spans,
+                trimmed=read.trimmed,
                 degraded=read.found.degraded or read.warning,
                 retriever=read.retriever,
                 retrieval_query=read.retrieval_query,
             )
-        self._citing.record_prompt(read.model, read.found.passages, read.prompt_places, read.retriever)
+        self._citing.record_prompt(
+            read.model, read.found.passages, read.prompt_places, read.passage_spans, read.retriever
+        )
         return self._prepare(request, read)
 
     async def _read_prompt(self, request: Request, model: ModelIdentity) -> ReadPrompt:
@@ -137,7 +147,7 @@ class Preparation:
             told = with_adapter(model, adapter, self._context.fleet.instances, request.tenant)
         self._state.begin_phase(RequestPhase.TOKENIZE)
         layout, prompt = await self._tokenize(request, told, found.passages)
-        places = prompt.passage_places
+        places, spans, trimmed = prompt.passage_places, prompt.passage_spans, prompt.trimmed
         if found.passages and not any(places):
             self._check_goes_without(request, told, prompt)
             layout, prompt = await self._tokenize(request, model, ())
@@ -146,9 +156,12 @@ class Preparation:
         self._warmer.confirm_prompt(prompt)
         self._timeline.mark_phase("tokenize")
         near = near_places(found.passages, self._context.config.passage_least_share)
-        left_out = left_out_warning([places[at] for at in near], request.retrieval)
+        near_spans = [spans[at] for at in near]
+        left_out = left_out_warning([places[at] for at in near], request.retrieval, near_spans)
         warning = joined_warnings(found.warning, left_out)
-        return ReadPrompt(told, prompt, layout, found, asked.retriever, asked.query, places, warning)
+        return ReadPrompt(
+            told, prompt, layout, found, asked.retriever, asked.query, places, spans, trimmed, warning
+        )
 
     async def _tokenize(
         self, request: Request, model: ModelIdentity, passages: tuple[ScoredPassage, ...]
@@ -167,7 +180,7 @@ class Preparation:
         if not request.retrieval.may_degrade:
             raise InvalidRequest(
                 "the prompt has no room for any of its passages: shorten it or its answer, raise "
-                "retrieval.max_tokens where it is set, or let retrieval degrade"
+                "retrieval.max_tokens or the budgets of trimming where they are set, or let retrieval degrade"
             )
 
     def _prepare(self, request: Request, read: ReadPrompt) -> PreparedPrompt:
@@ -183,14 +196,16 @@ class Preparation:
             model=model.served_name,
             prompt_tokens=len(prompt.token_ids),
             seed=request.sampling.seed,
-            passages=map(retrieved_passage, read.found.passages, read.prompt_places),
+            passages=map(retrieved_passage, read.found.passages, read.prompt_places, read.passage_spans),
             degraded=read.found.degraded,
             warning=read.warning,
             retrieval_query=read.retrieval_query,
             sampling=sampling_in_force(request.sampling),
             resume_token=self._scope.resume_token if request.resumable else "",
+            trimmed=trimmed_events(read.trimmed),
             model_choice=choice_event(request),
         )
+        self._state.record_trimmed(read.trimmed)
         self._response.put_prompt(told, may_change=request.may_change_model)
         self._state.begin_phase(RequestPhase.ROUTE)
         reusable = prompt.block_hashes if self._state.told.complete else ()
@@ -216,7 +231,10 @@ class Preparation:
                 model=kept.model,
                 prompt_tokens=kept.prompt_tokens,
                 seed=kept.seed,
-                passages=map(retrieved_passage, kept.passages, kept.prompt_places),
+                passages=map(
+                    retrieved_passage, kept.passages, kept.prompt_places, kept.passage_spans or repeat(WHOLE)
+                ),
+                trimmed=trimmed_events(kept.trimmed),
                 retrieval_query=kept.retrieval_query,
                 sampling=sampling_in_force(request.sampling),
                 cached=pb.CachedAnswer(

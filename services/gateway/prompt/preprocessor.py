@@ -26,14 +26,17 @@ from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NoAnswer, PenstockError, Unavailable
 from shared.messages import (
     NO_THINKING,
+    NO_TRIMMING,
     ChatTurn,
     Message,
     PromptThinking,
     Retrieve,
     Retrieved,
     ScoredPassage,
+    Spans,
     Tokenize,
     Tokenized,
+    TrimmedPart,
     pack_ids,
     unpack_hashes,
     unpack_ids,
@@ -41,6 +44,7 @@ from shared.messages import (
 from shared.text.passage_room import fitting_places, utf8_bytes
 from shared.text.tool_formats import FORMATS, ToolFormat
 from shared.text.vocabulary import check_vocabulary
+from shared.trimming.kept_text import WHOLE, are_spans_of
 
 MAX_ASKS = 4
 """The number of times that a role is asked before the request fails; an instance that failed is not asked
@@ -51,6 +55,8 @@ ones are left to a tokenizer's threads."""
 NOT_RETRIEVED = Retrieved((), degraded="retrieval", embed_us=0, search_us=0)
 """The result where no retriever answered in its share, or none was asked."""
 FEWER_PASSAGES = "retrieval depth"
+IMPOSSIBLE_COUNT = 1 << 31
+"""A count of what was left out that a tokenizer cannot mean."""
 DEPTH_SHARE = 0.5
 """The share of the asked passages that is taken where there are to be fewer; at least one."""
 
@@ -59,7 +65,8 @@ DEPTH_SHARE = 0.5
 class Prompt:
     """The prompt as ids, with the names of its full blocks. `tool_format`: how the model was told to call
     tools, None where it was not; `marker_ids` are those of its markers that are special tokens.
-    `passage_places`: of each passage its place in the prompt, from 1, or 0 where it is not in the prompt.
+    `passage_places`: of each passage its place in the prompt, from 1, or 0 where it is not in the prompt;
+    `passage_spans`: what of each stands there, WHOLE for all of it. `trimmed` was left out of it.
     `thinking`: how the model of a chat thinks before it answers."""
 
     token_ids: tuple[int, ...]
@@ -68,6 +75,8 @@ class Prompt:
     marker_ids: Mapping[str, int] = field(default_factory=dict)
     passage_places: tuple[int, ...] = ()
     thinking: PromptThinking = NO_THINKING
+    passage_spans: tuple[Spans, ...] = ()
+    trimmed: tuple[TrimmedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,8 @@ class Preprocessor:
         self._asker = RoleAsker(self._breakers, self._request_id, MAX_ASKS, scope.rotation)
         self._read: tuple[Tokenize, Prompt] | None = None
         """The last tokenization: what was asked, and its answer."""
+        self._query = ""
+        """The query of the search, where that is not the question."""
 
     async def admit_request(self, request: Request) -> ModelIdentity:
         """The model, once there is a worker of it; raises NotFound when it is not served, Overloaded where
@@ -142,14 +153,15 @@ class Preprocessor:
             send_first_passages=send_first_passages,
             score_threshold=use.score_threshold,
         )
-        found, retriever = await self._ask_retriever(question, model, share_s, end)
         differs = not request.question.lstrip().startswith(asked.query)
+        self._query = asked.query if differs else ""
+        found, retriever = await self._ask_retriever(question, model, share_s, end)
         fewer = FEWER_PASSAGES if wanted < use.passages else ""
         warning = joined_warnings(asked.warning, found.warning)
         return FoundPassages(
             replace(found, degraded=found.degraded or fewer, warning=warning),
             retriever,
-            asked.query if retriever and differs else "",
+            self._query if retriever else "",
         )
 
     async def _ask_retriever(
@@ -197,10 +209,11 @@ class Preprocessor:
                 return self._name_blocks(request.token_ids, vocab_tokens, seed)
         near = near_places(passages, self._config.passage_least_share)
         sizes = [utf8_bytes(passages[place].text) for place in near]
-        room_bytes = self._context.prompt_limits.max_text_bytes - request.prompt_bytes if passages else 0
+        taken_bytes = request.prompt_bytes + utf8_bytes(self._query)
+        room_bytes = self._context.prompt_limits.max_text_bytes - taken_bytes if passages else 0
         sent = [near[at] for at in fitting_places(sizes, room_bytes)]
         asked = replace(
-            tokenize_message(request, [passages[place] for place in sent]),
+            tokenize_message(request, [passages[place] for place in sent], self._query),
             layout=layout,
             tenant=request.cache_scope,
             adapter=model.adapter.digest,
@@ -213,9 +226,10 @@ class Preprocessor:
         end = self._budget.first_token
         wait_s = 0.0 if request.may_fall_back else self._wait_s()
         answer, _ = await self._ask_any("tokenizer", asked, model, share_s, end, wait_s)
-        if not isinstance(answer, Tokenized) or len(answer.passage_places) != len(sent):
+        if not isinstance(answer, Tokenized) or not _is_possible(answer, [passages[at].text for at in sent]):
             raise unexpected_answer(answer, "tokenizer")
         places = dict(zip(sent, answer.passage_places, strict=True))
+        spans = dict(zip(sent, answer.passage_spans, strict=False))
         if not answer.token_ids:
             raise InvalidRequest("the prompt has no tokens: send some text", hop="tokenizer")
         prompt = Prompt(
@@ -225,6 +239,8 @@ class Preprocessor:
             dict(answer.marker_ids),
             tuple(places.get(place, 0) for place in range(len(passages))),
             answer.thinking if request.chat else NO_THINKING,
+            tuple(spans.get(place, WHOLE) for place in range(len(passages))),
+            answer.trimmed,
         )
         self._read = asked, prompt
         return prompt
@@ -303,8 +319,10 @@ class Preprocessor:
         self._context.tasks.start(f"cancel-{self._request_id}", work)
 
 
-def tokenize_message(request: Request, passages: Sequence[ScoredPassage]) -> Tokenize:
-    """Return what to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages."""
+def tokenize_message(request: Request, passages: Sequence[ScoredPassage], query: str = "") -> Tokenize:
+    """Return what to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages,
+    which are shortened for `query`, or for that turn where it is ""."""
+    trimming = replace(request.trimming, query=query) if request.trimming.compresses else NO_TRIMMING
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))
     if not request.retrieval.passages:
@@ -324,4 +342,16 @@ def tokenize_message(request: Request, passages: Sequence[ScoredPassage]) -> Tok
         template_optional=request.template_optional,
         tools=request.tool_use.tools,
         reasoning_effort=request.thinking_use.effort,
+        trimming=trimming if passages else NO_TRIMMING,
     )
+
+
+def _is_possible(answer: Tokenized, sent: Sequence[str]) -> bool:
+    """Whether an answer can be one to these passages: its places go out to clients, who cut texts by
+    them."""
+    if len(answer.passage_places) != len(sent) or len(answer.passage_spans) not in (0, len(sent)):
+        return False
+    counts = [count for part in answer.trimmed for count in (part.count, part.tokens)]
+    if not all(0 <= count < IMPOSSIBLE_COUNT for count in counts):
+        return False
+    return all(map(are_spans_of, answer.passage_spans, sent))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -22,13 +23,14 @@ from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.likely_worker import likely_worker
 from services.gateway.prompt.preprocessor import Preprocessor, Prompt
 from services.gateway.prompt.request_hashes import usual_layout
+from services.gateway.request.request import Request
 from services.gateway.request.retrieval_use import WARM_LIKELY, WARM_OFF
 from services.gateway.request_scope import RequestScope
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.bus.subjects import inbox
 from shared.degradation import DegradationLevel
 from shared.errors import EngineFault, PenstockError, error_from_code
-from shared.messages import WARM_EPOCH, Lost, ScoredPassage, Warm, pack_hashes, pack_ids
+from shared.messages import NO_TRIMMING, WARM_EPOCH, Lost, ScoredPassage, Warm, pack_hashes, pack_ids
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -137,20 +139,21 @@ class Warmer:
             log.info("not_warmed", request_id=self._request_id, error=str(error))
 
     async def _warm_head(self) -> None:
-        one, other = [await self._read((ScoredPassage("", text, 0.0),)) for text in HEAD_PROBES]
+        asked = replace(self._request, trimming=NO_TRIMMING)  # nothing is to be left out of a probe
+        one, other = [await self._read(asked, (ScoredPassage("", text, 0.0),)) for text in HEAD_PROBES]
         pairs = zip(one.block_hashes, other.block_hashes, strict=False)
         blocks = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
         passages_tokens = USUAL_PASSAGE_TOKENS * self._request.retrieval.passages
         await self._warm(one, blocks, blocks * HASH_BLOCK_TOKENS + passages_tokens)
 
     async def _warm_likely(self, passages: tuple[ScoredPassage, ...]) -> None:
-        prompt = await self._read(passages)
+        prompt = await self._read(self._request, passages)
         await self._warm(prompt, len(prompt.block_hashes), len(prompt.token_ids))
 
-    async def _read(self, passages: tuple[ScoredPassage, ...]) -> Prompt:
-        room_tokens = self._gate.room_tokens(self._model, self._request.sampling.max_tokens)
+    async def _read(self, request: Request, passages: tuple[ScoredPassage, ...]) -> Prompt:
+        room_tokens = self._gate.room_tokens(self._model, request.sampling.max_tokens)
         return await self._preprocessor.tokenize_prompt(
-            self._request, passages, self._layout, self._model, room_tokens=room_tokens
+            request, passages, self._layout, self._model, room_tokens=room_tokens
         )
 
     @property

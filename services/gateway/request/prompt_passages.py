@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.request.retrieval_use import BEST_FIRST, RetrievalUse
 from shared.errors import NoPassages
-from shared.messages import Retrieved, ScoredPassage
+from shared.messages import Retrieved, ScoredPassage, Spans, TrimmedPart
 from shared.text.passage_source import document_of
+from shared.trimming.kept_text import NOTHING, WHOLE
 
 ANSWER_SHARE = 0.25
 """The largest share of a model's context that is kept free of passages for an answer, however long it may
@@ -57,17 +58,21 @@ def check_found(found: Retrieved, use: RetrievalUse) -> None:
         )
 
 
-def left_out_warning(prompt_places: Sequence[int], use: RetrievalUse) -> str:
-    """ "" where all of them are in the prompt."""
-    left_out = prompt_places.count(0)
-    if not left_out:
+def left_out_warning(prompt_places: Sequence[int], use: RetrievalUse, spans: Sequence[Spans] = ()) -> str:
+    """ "" where all of them are in the prompt, but for those of which a budget has left nothing: that is told
+    by itself."""
+    left_out = prompt_places.count(0) - spans.count(NOTHING)
+    if left_out <= 0:
         return ""
     limit = f" (retrieval.max_tokens is {use.max_tokens})" if use.max_tokens else ""
     return f"the prompt had no room for {left_out} of {len(prompt_places)} passages{limit}"
 
 
-def retrieved_passage(passage: ScoredPassage, prompt_place: int = 0) -> pb.RetrievedPassage:
-    """Return the passage in the contract's form, as its client is told of it."""
+def retrieved_passage(
+    passage: ScoredPassage, prompt_place: int = 0, spans: Spans = WHOLE
+) -> pb.RetrievedPassage:
+    """Return the passage in the contract's form, as its client is told of it; `spans` of it stand in the
+    prompt."""
     return pb.RetrievedPassage(
         source=passage.source,
         text=passage.text,
@@ -77,7 +82,18 @@ def retrieved_passage(passage: ScoredPassage, prompt_place: int = 0) -> pb.Retri
         page=passage.page,
         prompt_place=prompt_place,
         metadata=dict(passage.metadata),
+        in_prompt=text_spans(spans) if prompt_place else (),
     )
+
+
+def text_spans(spans: Spans) -> list[pb.TextSpan]:
+    """Return parts of a text in the contract's form."""
+    return [pb.TextSpan(start=start, end=end) for start, end in zip(spans[::2], spans[1::2], strict=True)]
+
+
+def trimmed_events(parts: Sequence[TrimmedPart]) -> list[pb.TrimmedPart]:
+    """Return what was left out of a prompt in the contract's form."""
+    return [pb.TrimmedPart(what=part.what, count=part.count, tokens=part.tokens) for part in parts]
 
 
 def _place_of(passage: ScoredPassage) -> tuple[str, int, int, str]:

@@ -21,11 +21,12 @@ from services.gateway.request.retrieval_use import (
 from services.gateway.request.sampling import validate_sampling
 from services.gateway.request.thinking_use import DEFAULT_THINKING, ThinkingUse, read_thinking_use
 from services.gateway.request.tool_use import ToolUse
+from services.gateway.request.trimming_use import read_trimming
 from shared.cache_modes import OFF
 from shared.errors import InvalidRequest, NotFound
 from shared.fairness.share import TenantShare
 from shared.files.virtual_model import Cascade
-from shared.messages import ChatTurn
+from shared.messages import NO_TRIMMING, ChatTurn, Trimming
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS, DEFAULTED
 from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
 from shared.text.token_reach import sure_bytes
@@ -66,6 +67,7 @@ class Request:
     `agent`: what its client knows of the agent that it is a call of, None for nothing. `flags`: the changes
     of settings that it has, by their versions; it keeps them to its end. `thinking_use`: how its model is to
     think before it answers.
+    `trimming`: the budgets that its prompt is shortened to.
     """
 
     model: str
@@ -97,6 +99,7 @@ class Request:
     agent: AgentHints | None = None
     flags: tuple[str, ...] = ()
     thinking_use: ThinkingUse = DEFAULT_THINKING
+    trimming: Trimming = NO_TRIMMING
 
     @property
     def may_fall_back(self) -> bool:
@@ -162,14 +165,15 @@ def validate_request(
     max_tokens: int = DEFAULT_MAX_TOKENS,
     default_model: str = "",
     weight: int = 1,
+    trimming: Trimming = NO_TRIMMING,
     coalesces: bool = False,
     flags: tuple[str, ...] = (),
 ) -> Request:
     """The request in `message` for `tenant`; raises InvalidRequest naming the field and what is allowed.
 
-    `cache_mode`, `passage_order`, `retrieval_passages`, `max_tokens` and `default_model` are for a request
-    that says nothing about them; `coalesces` is for one whose answer comes again. `flags` are its changes of
-    settings.
+    `cache_mode`, `passage_order`, `retrieval_passages`, `max_tokens`, `default_model` and `trimming` are for
+    a request that says nothing about them; `coalesces` is for one whose answer comes again. `flags` are its
+    changes of settings.
 
     The model's own limits (its name, context and vocabulary) and the prompt's size are checked where they are
     known.
@@ -211,6 +215,7 @@ def validate_request(
         agent=read_agent_hints(message),
         flags=flags,
         thinking_use=read_thinking_use(message),
+        trimming=read_trimming(message, trimming),
     )
     _check_tools(request)
     if request.retrieval.passages:

@@ -11,6 +11,7 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.request_record import RequestRecord
 from services.gateway.scope.session_state import SessionState
 from shared.errors import Overloaded
+from shared.messages import TRIMMED_PARTS
 from shared.roles import ROLES, TARGET_ROLES, hop_of_phase
 from shared.telemetry import metrics
 from shared.telemetry.bounded_label import BoundedLabel
@@ -80,6 +81,7 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
     _count_usage(record)
     _count_choice(record)
     _count_compute(record)
+    _count_trimmed(record)
     bucket = metrics.prompt_bucket(record.prompt_tokens)
     if record.ttft_us is not None:
         metrics.TIME_TO_FIRST_TOKEN.labels(model=record.model, prompt_tokens=bucket).observe(
@@ -131,6 +133,14 @@ def _count_compute(record: RequestRecord) -> None:
                 metrics.TENANT_COMPUTE.labels(role=role, unit=unit, **labels).inc(spent_us / 1e6)
     if kib_s := record.counts["kv_kib_s"]:
         metrics.TENANT_KV.labels(**labels).inc(kib_s * 1024)
+
+
+def _count_trimmed(record: RequestRecord) -> None:
+    """Count what was left out of a prompt."""
+    for part in record.trimmed:
+        what = part.what if part.what in TRIMMED_PARTS else "other"
+        metrics.TRIMMED_REQUESTS.labels(what=what).inc()
+        metrics.TRIMMED_TOKENS.labels(what=what, model=record.model).inc(part.tokens)
 
 
 def _count_usage(record: RequestRecord) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from services.gateway.request.model_choice import ModelChoice
+from shared.messages import TrimmedPart
 from shared.roles import hop_of_phase
 from shared.telemetry.timeline import Phase
 from shared.telemetry.trace_context import TraceContext
@@ -50,6 +51,7 @@ class RequestRecord:
     `useful_us`: when its client had a useful answer, None for never, or where nobody looks.
     `reasoning_tokens` of the output are what the model thought before it answered.
     `kept`: an earlier answer was given again. `flags`: the versions of the changes of settings that it had.
+    `trimmed` was left out of its prompt.
     `counts` are those of its workers, 0 for what they have not
     counted."""
 
@@ -85,6 +87,7 @@ class RequestRecord:
     coalesced_tokens: int = 0
     kept: bool = False
     flags: tuple[str, ...] = ()
+    trimmed: tuple[TrimmedPart, ...] = ()
     counts: Mapping[str, int] = field(default_factory=Counter)
     reasoning_tokens: int = 0
     useful_us: int | None = None

@@ -9,6 +9,7 @@ from services.gateway.fleet.routing import RoutingDecision
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
 from services.gateway.scope.token_log import Arrival, TokenLog
 from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLarge
+from shared.messages import TrimmedPart
 from shared.roles import ROUTED_ROLES, hop_of_phase
 
 FINAL_ERRORS = (InvalidRequest, TooLarge)
@@ -52,7 +53,7 @@ class SessionState:
     gateway. `earlier_tokens` were computed for an answer that another one took the place of.
     `coalesced_with`: the request that computes, or has computed, the `shared_tokens` of its output;
     `inherited_tokens` of others' it is charged for, as their clients have left. `kept`: its answer was given
-    before.
+    before. `trimmed` was left out of its prompt.
     """
 
     max_tokens: int
@@ -79,6 +80,7 @@ class SessionState:
     shared_tokens: int = 0
     inherited_tokens: int = 0
     kept: bool = False
+    trimmed: tuple[TrimmedPart, ...] = ()
 
     def begin_phase(self, phase: RequestPhase, model: str = "") -> None:
         """Enter `phase`; from now on the request is for `model`, where that is said."""
@@ -249,6 +251,10 @@ class SessionState:
     def record_warmed(self, tokens: int) -> None:
         """Note that a worker is asked to compute the first tokens of the prompt before it is placed."""
         self.warmed_tokens = max(self.warmed_tokens, tokens)
+
+    def record_trimmed(self, parts: tuple[TrimmedPart, ...]) -> None:
+        """Note what was left out of the prompt."""
+        self.trimmed = parts
 
     def end_session(self) -> None:
         self.phase = RequestPhase.ENDED

@@ -75,6 +75,7 @@ class Ingress:
             max_tokens=config.default_max_tokens,
             default_model=config.default_model,
             weight=key.weight,
+            trimming=config.usual_trimming(),
             coalesces=config.coalesce,
             flags=flags,
         )

@@ -76,6 +76,7 @@ class EndedRequests:
             coalesced_tokens=record.coalesced_tokens,
             usage=(usage_of(record),),
             flags=record.flags,
+            trimmed=record.trimmed,
         )
 
 

@@ -104,6 +104,10 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     passage_order: PassageOrderName
     retrieval_query: str
     score_threshold: float
+    trimming: bool
+    max_passage_tokens: int
+    passage_share: float
+    drop_duplicates: bool
     cache: CacheModeName
     fallback: bool | Sequence[str]
     sticky_key: str
@@ -125,6 +129,11 @@ class RetrieveOptions(TypedDict, total=False):
     score_threshold: float
 
 
+_TRIMMING_FIELDS = {
+    "max_passage_tokens": "max_passage_tokens",
+    "passage_share": "passage_share",
+    "drop_duplicates": "duplicates",
+}
 _RETRIEVAL_FIELDS = {
     "retrieve_may_degrade": "may_degrade",
     "corpus": "corpus",
@@ -155,6 +164,7 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
         request.retrieval.filters.extend(build_filters(filters))
     if (order := others.pop("passage_order", None)) is not None:
         request.retrieval.order = _PASSAGE_ORDERS[order]
+    _set_trimming(request, others)
     if (mode := others.pop("cache", None)) is not None:
         request.cache.mode = _CACHE_MODES[mode]
     if (fallback := others.pop("fallback", None)) is not None:
@@ -196,6 +206,15 @@ def build_prompt(prompt: str | Sequence[Turn]) -> pb.TokenizeRequest:
     if isinstance(prompt, str):
         return pb.TokenizeRequest(text=prompt)
     return pb.TokenizeRequest(chat=_chat(prompt))
+
+
+def _set_trimming(request: pb.GenerateRequest, others: dict[str, Any]) -> None:
+    """Take the budgets of the prompt from the options."""
+    if (allowed := others.pop("trimming", None)) is not None:
+        request.trimming.off = not allowed
+    for option, field in _TRIMMING_FIELDS.items():
+        if (value := others.pop(option, None)) is not None:
+            setattr(request.trimming, field, value)
 
 
 def _set_agent(request: pb.GenerateRequest, agent: str | pb.AgentHints | None) -> None:

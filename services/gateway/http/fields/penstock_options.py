@@ -29,10 +29,14 @@ MILLISECONDS = ("deadline_ms", "ttft_deadline_ms", "inter_token_deadline_ms", "c
 TEXTS = ("priority", "cache_salt", "sticky_key", "regex", "grammar")
 FLAGS = ("timeline", "resumable")
 HEADER_NAMES = (
-    *MILLISECONDS, "priority", "cache_salt", "sticky_key", SESSION, "retrieval", "cache", "fallback", *FLAGS
+    *MILLISECONDS, "priority", "cache_salt", "sticky_key", SESSION, "retrieval", "trimming", "cache",
+    "fallback", *FLAGS,
 )  # fmt: skip
 """Grammars are for the body alone."""
-OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, "retrieval", "cache", "fallback", SESSION, THINKING)
+PARTS = ("retrieval", "trimming", "cache", "fallback", SESSION, THINKING)
+OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, *PARTS)
+BUDGETS = ("max_passage_tokens", "passage_share", "duplicates")
+"""The budgets of a prompt; what they may be is checked where requests are."""
 MAX_COUNT_DIGITS = 9
 """The longest count in the id of an event."""
 INT32 = Bounds(-(2**31), 2**31 - 1, integer=True)
@@ -77,7 +81,7 @@ def read_penstock_options(body: JsonFields, headers: Mapping[str, str]) -> Penst
         fields["agent"] = agent
     if (thinking := read_thinking(body, options)) is not None:
         fields["thinking"] = thinking
-    for name, read in (("retrieval", _retrieval), ("cache", _cache), ("fallback", _fallback)):
+    for name, read in OBJECTS.items():
         if options.has(name):
             fields[name] = read(options)
     if sticky_key := options.text("sticky_key") or _user(body):
@@ -159,6 +163,24 @@ def _retrieval(options: JsonFields) -> pb.Retrieval:
     return retrieval
 
 
+def _trimming(options: JsonFields) -> pb.Trimming:
+    """False, or budgets; true leaves all of them to the server."""
+    if isinstance(options.value("trimming"), bool):
+        return pb.Trimming(off=not options.flag("trimming"))
+    given = options.object("trimming")
+    for name in given.names():
+        if name not in BUDGETS:
+            raise WrongField(given.param(name), f"is no budget: send one of {', '.join(BUDGETS)}")
+    trimming = pb.Trimming()
+    if (tokens := given.number("max_passage_tokens", INT32)) is not None:
+        trimming.max_passage_tokens = tokens
+    if (share := given.number("passage_share", Bounds(0.0, 1.0))) is not None:
+        trimming.passage_share = share
+    if given.has("duplicates"):
+        trimming.duplicates = given.flag("duplicates")
+    return trimming
+
+
 def _fallback(options: JsonFields) -> pb.Fallback:
     """Whether another model may answer, or which."""
     if isinstance(options.value("fallback"), bool):
@@ -215,8 +237,12 @@ def _of_header(name: str, value: str) -> Any:
     if name in MILLISECONDS:
         digits = value.removeprefix("-")
         return int(value) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else value
-    if name in (*FLAGS, "retrieval", "fallback"):
+    if name in (*FLAGS, "retrieval", "trimming", "fallback"):
         if value.lower() in TRUE + FALSE:
             return value.lower() in TRUE
         return [each.strip() for each in value.split(",")] if name == "fallback" else value
     return value
+
+
+OBJECTS = {"retrieval": _retrieval, "trimming": _trimming, "cache": _cache, "fallback": _fallback}
+"""The options that are messages of the contract, and how each is read."""

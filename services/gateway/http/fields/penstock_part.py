@@ -22,10 +22,11 @@ class EndedRequest(Protocol):
 
 def penstock_part(options: PenstockOptions, requests: Iterable[EndedRequest]) -> dict[str, Any]:
     """Each choice is a request of its own; nothing where nothing of it was asked for. Who asks for a virtual
-    model is told which one answered."""
+    model is told which one answered, and everybody what was left out of a prompt."""
     requests = list(requests)
     asked = options.timeline or "retrieval" in options.fields or "cache" in options.fields
-    if not asked and not any(ended.prompt.HasField("model_choice") for ended in requests):
+    told = (ended.prompt.HasField("model_choice") or ended.prompt.trimmed for ended in requests)
+    if not asked and not any(told):
         return {}
     described = [_describe(index, ended, options.timeline) for index, ended in enumerate(requests)]
     return {FIELD: {"requests": described}}
@@ -52,6 +53,8 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
         }
     if prompt.HasField("model_choice"):
         described["model_choice"] = _plain(prompt.model_choice) | {"model": prompt.model}
+    if prompt.trimmed:
+        described["trimmed"] = [_plain(part) for part in prompt.trimmed]
     if prompt.coalesced_with:
         described["coalesced_with"] = prompt.coalesced_with
     if timeline:
@@ -67,7 +70,9 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
     return described
 
 
-def _plain(message: pb.RetrievedPassage | pb.Citation | pb.Usage | pb.ModelChoice) -> dict[str, Any]:
+def _plain(
+    message: pb.RetrievedPassage | pb.Citation | pb.Usage | pb.ModelChoice | pb.TrimmedPart,
+) -> dict[str, Any]:
     """Return all fields, by the contract's names."""
     plain: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True

@@ -82,6 +82,9 @@ def _field(field: Any) -> Schema:
     """`field` is a descriptor, of which the library has two kinds."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return {"type": "object", "additionalProperties": text()}
+    if field.message_type is not None:
+        inner = answer_of({each.name: _field(each) for each in field.message_type.fields})
+        return array(inner) if field.is_repeated else inner
     made: Schema = {
         FieldDescriptor.CPPTYPE_STRING: text(),
         FieldDescriptor.CPPTYPE_UINT32: _COUNT,
@@ -123,10 +126,11 @@ def _shared_schemas() -> dict[str, Schema]:
             "coalesced_with": text(
                 "the request that computed the answer, where one that is the same was in flight"
             ),
+            "trimmed": array(ref("TrimmedPart")),
             "model_choice": ref("ModelChoice"),
             "timeline": ref("Timeline"),
         },
-        *("cached", "coalesced_with", "model_choice", "timeline"),
+        *("cached", "coalesced_with", "trimmed", "model_choice", "timeline"),
     )
     skipped = answer_of({"model": text(), "why": choice(PASSED_OVER)})
     model_choice = answer_of(
@@ -149,6 +153,7 @@ def _shared_schemas() -> dict[str, Schema]:
         "ModelChoice": model_choice,
         "Timeline": timeline,
         "Passage": message_schema(pb.RetrievedPassage),
+        "TrimmedPart": message_schema(pb.TrimmedPart),
         "Citation": message_schema(pb.Citation),
         "RequestUsage": message_schema(pb.Usage),
         "PenstockPart": answer_of({"requests": array(request)}),

@@ -18,6 +18,7 @@ from services.gateway.http.openapi.sampling_schemas import (
     retrieval_options,
     sampling_properties,
     thinking_options,
+    trimming_options,
 )
 from services.gateway.http.openapi.schema_parts import (
     Schema,
@@ -73,6 +74,7 @@ def body_schemas() -> Mapping[str, Schema]:
         "DynamoExtension": dynamo_extension(),
         "AskOptions": ask_options(),
         "Retrieval": retrieval_options(),
+        "Trimming": trimming_options(),
         "Cache": cache_options(),
         "ChatMessage": _chat_message(),
         "ToolCall": _tool_call(),

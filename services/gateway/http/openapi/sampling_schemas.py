@@ -47,6 +47,7 @@ from services.gateway.request.request import (
     MAX_STOPS,
 )
 from services.gateway.request.retrieval_use import MAX_PASSAGES
+from services.gateway.request.trimming_use import LEAST_PASSAGE_SHARE
 from shared.messages import (
     MAX_CORPUS_CHARS,
     MAX_FILTER_CHARS,
@@ -117,6 +118,11 @@ def penstock_options() -> Schema:
         "grammar": text("the whole answer matches it, in Lark's notation or GBNF", most=MAX_GRAMMAR_BYTES),
         "retrieval": any_of({"type": "boolean"}, ref("Retrieval"), help_text="answer from passages"),
         "cache": any_of(choice(CACHE_MODES_BY_NAME), ref("Cache"), help_text="an earlier answer will do"),
+        "trimming": any_of(
+            {"type": "boolean"},
+            ref("Trimming"),
+            help_text="budgets of the prompt; false: nothing is left out",
+        ),
         "sticky_key": text(
             "requests with the same one keep to one of several models", most=MAX_STICKY_KEY_CHARS
         ),
@@ -208,6 +214,19 @@ def retrieval_options() -> Schema:
             },
         }
     )
+
+
+def trimming_options() -> Schema:
+    made = {
+        "max_passage_tokens": integer(
+            0, 2**31 - 1, "of all passages, by their best sentences; 0: any number"
+        ),
+        "passage_share": number_within(
+            Bounds(LEAST_PASSAGE_SHARE, 1.0), "of the tokens that passages have whole"
+        ),
+        "duplicates": flag("a sentence that another passage says already is left out"),
+    }
+    return body_of(made, closed=True)
 
 
 def cache_options() -> Schema:

@@ -26,7 +26,7 @@ MODEL = ModelIdentity("m")
 def test_passages_of_more_bytes_than_are_cited_are_not_asked_about(text: str, wanted: bool) -> None:
     citing = AnswerCiting(SCOPE)
     passages = [ScoredPassage("a", "a", 1.0, 0, 1), ScoredPassage("b", text, 1.0, 0, 1)]
-    citing.record_prompt(MODEL, passages, (1, 2), "retriever-0")
+    citing.record_prompt(MODEL, passages, (1, 2), (), "retriever-0")
     assert citing.wanted == wanted
 
 
@@ -36,5 +36,5 @@ def test_a_passage_that_is_not_in_the_prompt_takes_no_room() -> None:
         ScoredPassage("a", "a", 1.0, 0, 1),
         ScoredPassage("b", "b" * MAX_CITED_PASSAGE_BYTES, 1.0, 0, 1),
     ]
-    citing.record_prompt(MODEL, passages, (1, 0), "retriever-0")
+    citing.record_prompt(MODEL, passages, (1, 0), (), "retriever-0")
     assert citing.wanted

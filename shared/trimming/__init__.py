@@ -1,0 +1,8 @@
+"""Shorten a prompt to its budgets, in pure steps that say what they have left out.
+
+passage_sentences    passages as sentences, by their places in them
+near_duplicates      sentences that say what another one has said
+sentence_scores      how likely it is that a sentence answers the question
+passage_compression  passages shortened to a budget of tokens
+kept_text            what is left of a passage, and where in it a part of that stands
+"""
