@@ -118,6 +118,17 @@ FOUND = {
         kv_blocks=40,
         max_sequences=2,
     ),
+    "all tokens but the first were lost, and it took ten seconds until somebody looked": Plan(
+        26,
+        (
+            PlannedNode("tokenizer-0", 0.0, 0),
+            PlannedNode("detokenizer-0", 0.0, 0),
+            PlannedNode("prefill-0", 0.0, 0),
+            PlannedNode("decode-0", 0.0, 0),
+        ),
+        (PlannedCall(0, 0.1, 0),),
+        (PlannedFault(0.0, FaultKind.LOST, "nats", 2.0, 1, "Text"),),
+    ),
     "a worker had reconnected, and a request with little time was not let there": Plan(
         25,
         (

@@ -31,6 +31,7 @@ class RouteWatch:
         self._trouble_epoch = 0
         self._noted_tokens = 0
         self._heard_s = 0.0
+        self._silent_since_s = 0.0
         self._arrived = asyncio.Event()
 
     @property
@@ -58,6 +59,7 @@ class RouteWatch:
     async def until_over(self, trials: RouteTrials) -> PenstockError | None:
         """Wait for the end of the route; return None when the last row has come, else why it must be routed
         anew."""
+        self._silent_since_s = SYSTEM_CLOCK.monotonic_s()
         while True:
             self._heard_s = SYSTEM_CLOCK.monotonic_s()
             self._noted_tokens = self._state.epoch_tokens
@@ -71,8 +73,9 @@ class RouteWatch:
                 return self._trouble
             self._arrived.clear()
             if not await self._is_silent():
+                self._silent_since_s = SYSTEM_CLOCK.monotonic_s()
                 continue
-            if self._state.epoch_tokens:
+            if self._state.epoch_tokens > 1 or (self._state.epoch_tokens and self._transfer_left_s() <= 0):
                 return Unavailable("no token came for too long", hop="decode")
             if await is_forgotten(self._ask_hold, self._arrived):
                 return Unavailable("the last tokens were lost on the way", hop="bus")
@@ -104,9 +107,14 @@ class RouteWatch:
 
         Queued and computing at prefill: as long as the deadline allows, even when the client has tokens of an
         earlier route; but somebody has to hold it. After its first token, KV is transferred, and both
-        ends watch over that.
+        ends watch over that: decode is asked as well, as all that followed may have been lost.
         """
         if self._state.epoch_tokens == 0:
             return self._config.liveness_check_s
         stall_s = self._config.stall_timeout_s
-        return stall_s if self._state.epoch_tokens > 1 else max(stall_s, TRANSFER_STALL_S)
+        return stall_s if self._state.epoch_tokens > 1 else min(stall_s, self._transfer_left_s())
+
+    def _transfer_left_s(self) -> float:
+        """Return how long the second token may still take."""
+        longest_s = max(self._config.stall_timeout_s, TRANSFER_STALL_S)
+        return self._silent_since_s + longest_s - SYSTEM_CLOCK.monotonic_s()
