@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryFile
@@ -17,7 +18,7 @@ import torch
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.decode import __main__ as decode
-from services.decode import driver
+from services.decode import driver as decode_driver
 from services.decode.config import DecodeConfig
 from services.detokenizer import __main__ as detokenizer
 from services.detokenizer.config import DetokenizerConfig
@@ -39,13 +40,15 @@ from shared.bus.subjects import inbox
 from shared.config.fields import ServiceConfig
 from shared.deadline import Deadline
 from shared.engine import Engine
-from shared.engine.memory import disk_tier
+from shared.engine.loading.checkpoint_digest import checkpoint_digest
+from shared.engine.memory import disk_tier, kv_content
 from shared.engine.sampling import sampler
+from shared.kv.receiving.receiver import KvReceiver
 from shared.messages import AuditReport, AuditRequest, Heartbeat, Held
 from shared.process import service as service_module
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import Embedder
-from shared.worker import grammar_compiler
+from shared.worker import grammar_compiler, host
 from shared.worker.config import EngineServiceConfig
 from tests.simulation.bus import Latency, MemoryServer
 from tests.simulation.bus.loop_clock import nats_in_loop_time
@@ -107,7 +110,12 @@ class Fleet:
         self.sockets = MemorySockets(self.network)
         self.server = MemoryServer(self.network, Random(f"server {world.seed}"))
         self.services: dict[str, Service[Any]] = {}
-        """The last life of each node."""
+        """The last life of each node, from when it has begun."""
+        self.steps_ahead = STEPS_OF_A_JOB
+        """The most steps that a decode worker takes before its loop has heard of the first. What a job does
+        is there at once in a world, so that tokens of so many steps come together."""
+        self.profile = USUAL
+        """The time that steps of its engines take."""
         self._model = str(model)
         self._settings = settings or {}
         self._clients: dict[str, ClientNode] = {}
@@ -126,8 +134,12 @@ class Fleet:
             replace(config.engine_config(model_dir), threads=1),
             pool_buffer,
             hasher=BlockHasher.of(config.fleet_key),
-            make_model=SimulatedModel.maker(USUAL, self.world.spend_us),
+            make_model=SimulatedModel.maker(self.profile, self.world.spend_us),
         )
+
+    def kv_receiver(self, *args: Any, **named: Any) -> KvReceiver:
+        """Stand in for the `KvReceiver` that a decode worker makes: it is one."""
+        return KvReceiver(*args, **named)
 
     def load_embedder(self, **_: object) -> Embedder:
         """Stand in for `Embedder.load`."""
@@ -152,6 +164,7 @@ class Fleet:
 
     def start(self, name: str, *, skew_s: float = 0.0, drift_ppb: int = 0) -> asyncio.Task[None]:
         """Begin a life of an instance; it ends with the task, which does not where the node crashes."""
+        self.services.pop(name, None)  # that of its life before
         role = name.rpartition("-")[0]
         module, config_type, settings = WORKERS[role]
         said = {**settings, **self._settings.get(role, {}), **self._settings.get(name, {})}
@@ -235,6 +248,9 @@ class Fleet:
         return report.held
 
 
+_digest_once = cache(checkpoint_digest)
+"""Files of a model stay as they are, and each worker of each world would read them."""
+
 FleetType = TypeVar("FleetType", bound=Fleet)
 
 
@@ -259,7 +275,10 @@ def any_fleet_of(seed: int, make: Callable[[World], FleetType]) -> Iterator[Flee
         patch.setattr(sampler, "MaskThreads", SimulatedMasks)
         patch.setattr(disk_tier, "TemporaryFile", fleet.temporary_file)
         patch.setattr(service_module, "settle_heap", lambda: None)  # the heap is that of all nodes
-        patch.setattr(driver, "MAX_UNTAKEN_REPORTS", STEPS_OF_A_JOB)
+        patch.setattr(decode, "KvReceiver", fleet.kv_receiver)
+        patch.setattr(host, "checkpoint_digest", _digest_once)
+        patch.setattr(kv_content, "checkpoint_digest", _digest_once)
+        patch.setattr(decode_driver, "MAX_UNTAKEN_REPORTS", fleet.steps_ahead)
         for module in (prefill, decode, speculator):
             patch.setattr(module, "build_engine", fleet.build_engine)
         yield fleet

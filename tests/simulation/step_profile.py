@@ -25,6 +25,12 @@ class StepProfile:
         row_us = max(token_us, 1000 * (many_ms - alone_ms) / (many - 1))
         return cls(1000 * alone_ms - row_us, token_us, row_us - token_us, 0.0)
 
+    def times_as_slow(self, times: float) -> StepProfile:
+        """Return the profile of a machine on which each step takes so many times as long."""
+        return StepProfile(
+            times * self.step_us, times * self.token_us, times * self.sequence_us, times * self.key_us
+        )
+
     def us(self, spans: list[tuple[int, int]]) -> float:
         """`spans`: the first position and the number of rows of each sequence in the step."""
         work: Features = NOTHING

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from types import SimpleNamespace
 
 import pytest
 
 from tests.simulation.mutants import swapped
 from tests.simulation.mutants.mutant import Mutant
 from tests.simulation.mutants.planted import MUTANTS
-from tests.simulation.mutants.swapped import changed, plant, source_of
+from tests.simulation.mutants.swapped import changed, planted, source_of
 
 
 def test_what_a_mutant_changes_stands_in_the_source_once() -> None:
@@ -27,22 +26,17 @@ def test_mutants_have_names_of_their_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 60
 
 
-def test_a_planted_fault_changes_what_was_imported_before() -> None:
+def test_a_planted_fault_changes_what_was_imported_before_and_can_be_taken_out() -> None:
     imported = swapped.changed
-    before = imported.__code__
-    module = "tests.simulation.mutants.swapped"
-    try:
-        plant(
-            Mutant(
-                "it changes nothing",
-                module,
-                "return source.replace(mutant.right, mutant.wrong)",
-                "return source",
-            )
-        )
-        assert imported("right", SimpleNamespace(name="", right="right", wrong="wrong")) == "right"  # type: ignore[arg-type]
-    finally:
-        imported.__code__ = before
+    fault = Mutant(
+        "it changes nothing",
+        "tests.simulation.mutants.swapped",
+        "return source.replace(mutant.right, mutant.wrong)",
+        "return source",
+    )
+    with planted(fault):
+        assert imported("right", Mutant("", "", "right", "wrong")) == "right"
+    assert imported("right", Mutant("", "", "right", "wrong")) == "wrong"
 
 
 def test_a_mutant_of_what_is_not_there_is_refused() -> None:

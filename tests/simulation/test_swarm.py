@@ -39,7 +39,7 @@ from tests.simulation.swarm.undisturbed import ask_undisturbed, load, save
 
 SEEDS = (3, 6, 11, 13, 16, 24)
 """Fleets of 5 to 9 workers that crash, hang, drain, are cut off, hear nothing, and lose nats."""
-DRAWN = 300
+DRAWN = 600
 
 Answers = list[list[Response]]
 

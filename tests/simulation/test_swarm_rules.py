@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from tests.simulation.edges.http_client import HttpAnswer
 from tests.simulation.fleet import GATEWAY
 from tests.simulation.swarm.asks import ASKS
 from tests.simulation.swarm.callers import HttpCaller
+from tests.simulation.swarm.client import gravity
 from tests.simulation.swarm.full_disk import DiskFile
 from tests.simulation.swarm.keys import KEYS, KeyFile
-from tests.simulation.swarm.plan import Edge, FaultKind, Plan, PlannedCall, PlannedFault
+from tests.simulation.swarm.plan import Edge, FaultKind, Plan, PlannedCall, PlannedFault, PlannedNode
 from tests.simulation.swarm.reader import Reader, Response
 from tests.simulation.swarm.record import Record
 from tests.simulation.swarm.tenancy import SECRET, Tenancy
@@ -183,3 +185,43 @@ def test_an_error_ends_all_choices_of_a_call(record: Record) -> None:
         HttpAnswer(status=429, body=json.dumps({"error": {"code": "overloaded"}}).encode(), whole=True)
     )
     assert (caller.is_over, caller.ends, caller.is_refused) == (True, ["shed", "shed"], False)
+
+
+# ---- what little breaks -------------------------------------------------------------------------------
+
+SEVERAL = tuple(PlannedNode(name, 0.0, 0) for name in ("decode-0", "decode-1", "prefill-0"))
+
+
+def plan_with(*faults: PlannedFault) -> Plan:
+    return Plan(1, SEVERAL, (), faults)
+
+
+def test_one_loss_alone_is_told_from_more() -> None:
+    loss = PlannedFault(0.0, FaultKind.LOST, "nats", 2.0, 0, "KvDone")
+    assert plan_with(loss).loses_once
+    assert not plan_with().loses_once
+    assert not plan_with(loss, loss).loses_once
+    assert not replace(plan_with(loss), max_sequences=2).loses_once
+
+
+@pytest.mark.parametrize(
+    ("node", "kind", "began_s", "ended_s", "knows"),
+    [
+        ("decode-0", FaultKind.PAUSE, 2.5, 6.9, True),
+        ("decode-0", FaultKind.PAUSE, 2.4, 6.9, False),
+        ("decode-0", FaultKind.PAUSE, 2.5, 7.1, False),
+        ("prefill-0", FaultKind.PAUSE, 2.5, 6.9, False),
+        ("decode-0", FaultKind.CRASH, 2.5, 6.9, False),
+    ],
+)
+def test_a_silence_is_known_after_a_while_until_it_ends(
+    node: str, kind: FaultKind, began_s: float, ended_s: float, *, knows: bool
+) -> None:
+    plan = plan_with(PlannedFault(1.0, kind, node, 6.0))
+    assert plan.knows_silence(began_s, ended_s) is knows
+
+
+def test_of_several_choices_the_one_counts_over_which_the_others_were_given_up() -> None:
+    assert min(["finished", "cancelled", "expired"], key=gravity) == "expired"
+    assert min(["finished", "cancelled"], key=gravity) == "cancelled"
+    assert min(["finished", "finished"], key=gravity) == "finished"

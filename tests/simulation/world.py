@@ -46,6 +46,8 @@ class World:
         self._lives: dict[str, int] = {}
         self.rare = 0.0
         """How often a rare path is taken that nothing asks for, of those that this seed takes."""
+        self.always: set[str] = set()
+        """The rare paths that are taken each time."""
         self._seams = ExitStack()
 
     def _random(self, name: str) -> Random:
@@ -184,6 +186,8 @@ class _WorldRarePaths:
 
     def takes(self, point: str, /) -> bool:
         rare = self._world.rare
+        if point in self._world.always:
+            return True
         if not rare:
             return False
         if point not in self._taken:

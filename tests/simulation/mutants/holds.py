@@ -66,12 +66,6 @@ HOLDS = (
         "stall_s = 1e6",
     ),
     Mutant(
-        "an ask that comes twice is done twice",
-        "shared.bus.repeated_asks",
-        "return ask_of(reply) in self._unanswered",
-        "return False",
-    ),
-    Mutant(
         "a preempted sequence keeps its blocks",
         "shared.engine.memory.block_manager",
         "        self._blocks.free(sequence.all_blocks)\n        sequence.tables = []\n"
@@ -120,12 +114,6 @@ HOLDS = (
         "shared.bus.bus",
         "            self._late_answers.add(envelope, answer)\n",
         "            pass\n",
-    ),
-    Mutant(
-        "a breaker never closes again",
-        "services.gateway.fleet.breaker",
-        "if self.state is not BreakerState.CLOSED and began_s >= self._opened_s:",
-        "if False:",
     ),
     Mutant(
         "a suspect is given work",

@@ -1,4 +1,4 @@
-"""Put a planted fault into this process: the functions of its module run the changed code from then on.
+"""Put a planted fault into this process: the functions of its module run the changed code meanwhile.
 
 Who has imported a function or a class before has the changed one too, and nothing is imported again.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -26,20 +27,25 @@ def changed(source: str, mutant: Mutant) -> str:
     return source.replace(mutant.right, mutant.wrong)
 
 
-def plant(mutant: Mutant) -> None:
-    """Raises ValueError where it changes no function."""
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """The fault is there in this block. Raises ValueError where it changes no function."""
     module = importlib.import_module(mutant.module)
     source = source_of(module)
     codes = [dict(_codes(compile(text, mutant.module, "exec"))) for text in (source, changed(source, mutant))]
     before, after = codes
     differing = {name for name, code in after.items() if before.get(name) != code}
-    swapped = 0
-    for function in _functions(module):
-        if function.__qualname__ in differing:
-            function.__code__ = after[function.__qualname__]
-            swapped += 1
+    swapped = [function for function in _functions(module) if function.__qualname__ in differing]
     if not swapped:
         raise ValueError(f"{mutant.name}: it changes no function of {mutant.module}")
+    right = [function.__code__ for function in swapped]
+    try:
+        for function in swapped:
+            function.__code__ = after[function.__qualname__]
+        yield
+    finally:
+        for function, code in zip(swapped, right, strict=True):
+            function.__code__ = code
 
 
 def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:

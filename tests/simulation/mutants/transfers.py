@@ -30,10 +30,16 @@ TRANSFERS = (
         "landed = 0",
     ),
     Mutant(
-        "an arrived transfer is not acknowledged, now or later",
+        "a transfer that has arrived is not remembered",
         "shared.kv.receiving.receiver",
-        "self.send_control(incoming, KvReceived(incoming.transfer))",
-        "self._ended.forget_expired = lambda now_s: None",
+        "        self._ended.remember_ended(incoming, self._now())\n",
+        "",
+    ),
+    Mutant(
+        "what a failed transfer held is kept",
+        "shared.kv.transfer_side",
+        "        if not tell:\n            self._on_released(transfer.key)\n",
+        "",
     ),
     Mutant(
         "the end of a transfer is told once alone",

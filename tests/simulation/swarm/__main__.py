@@ -22,7 +22,7 @@ from tests.simulation.swarm.play import Played, Undisturbed, play
 from tests.simulation.swarm.seeds import SAME_TRACE, Tally, play_seeds
 from tests.simulation.swarm.shrink import shrink
 from tests.simulation.swarm.story import tell
-from tests.simulation.swarm.undisturbed import ask_undisturbed, load, save
+from tests.simulation.swarm.undisturbed import right_answers
 
 SHRINK_S = 90.0
 """The longest that a seed is made smaller."""
@@ -43,22 +43,13 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory(prefix="penstock-swarm-") as folder:
         place = Place.make(Path(folder))
-        undisturbed = _undisturbed(place, given.undisturbed)
+        undisturbed = right_answers(place, given.undisturbed)
         if given.seed is not None:
             return _replay(given.seed, place, undisturbed)
         seeds = itertools.count(given.first)
         if given.seeds is not None:
             seeds = itertools.islice(seeds, given.seeds)  # type: ignore[assignment]
         return _go_through(given, seeds, place, undisturbed)
-
-
-def _undisturbed(place: Place, kept: Path | None) -> Undisturbed:
-    if kept is not None and kept.exists():
-        return load(kept)
-    answers = ask_undisturbed(place)
-    if kept is not None:
-        save(answers, kept)
-    return answers
 
 
 def _replay(seed: int, place: Place, undisturbed: Undisturbed) -> int:

@@ -153,4 +153,5 @@ ASKS = (
         "an answer from passages that may be kept", "when is the gate lowered", 8, corpus=HANDBOOK, keeps=True
     ),
     Ask("passages of one tenant", "what is the secret plan", 8, corpus=OWNER, strict=True),
+    Ask("a very long answer", _ids(23, 21), 160),
 )

@@ -118,7 +118,7 @@ class HttpCaller:
         self._secret = secret
         self._readers = readers
         self._events = 0
-        self._error = ""
+        self._error = self._message = ""
         self._usage: dict[str, Any] = {}
         self._told: Sequence[dict[str, Any]] = ()
         """What is told of each choice beside OpenAI's fields."""
@@ -158,7 +158,7 @@ class HttpCaller:
     def _take_part(self, part: dict[str, Any]) -> None:
         """A chunk of a stream, or the whole of an answer."""
         if "error" in part:
-            self._error = part["error"]["code"]
+            self._error, self._message = part["error"]["code"], part["error"].get("message", "")
         for choice in part.get("choices", ()):
             reader = self._readers[choice["index"]]
             said = choice.get("message") or choice.get("delta") or choice
@@ -179,7 +179,7 @@ class HttpCaller:
         elif answer.done_marks != 1:
             marks = f"{answer.done_marks} marks of the end"
             self._record.breaks("one terminal event", self._call.name, marks)
-        self.details = f"{answer.status} {self._error}"
+        self.details = f"{answer.status} {self._error} {self._message}"
         self.is_over = answer.whole and (bool(self._error) or all(one.outcome for one in self._readers))
         if self._error:
             for reader in self._readers:

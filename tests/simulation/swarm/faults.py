@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from shared.actor.lease import LEASE_S
 from tests.simulation.bus.server_connection import ServerConnection
 from tests.simulation.node import Node, NodeState
 from tests.simulation.swarm.plan import NATS, FaultKind, PlannedFault, PlannedNode
@@ -16,6 +17,8 @@ LIST_OF_FIELDS = 0x99
 """The first byte of each message: msgpack's list of nine."""
 SLOW_STALL_S, SLOW_RUN_S = 0.12, 0.01
 """A slow node gets to its work for so long, again and again, after so long a stall."""
+LEASE_OVER_S = LEASE_S + 2.0
+"""The leases of whoever is gone for so long are over."""
 DRAIN_LIMIT_S = 25.0
 """A drain may take ten seconds for requests and fifteen to close everything."""
 
@@ -114,7 +117,12 @@ class PlannedFaults:
 
     async def _crash(self, fault: PlannedFault) -> None:
         crashed = await self._before_a_call(fault, lambda: self._end(fault.node))
-        await asyncio.sleep(fault.seconds)
+        if fault.seconds > LEASE_OVER_S:
+            await asyncio.sleep(LEASE_OVER_S)
+            await self._fleet.check_leases(fault.node)
+            await asyncio.sleep(fault.seconds - LEASE_OVER_S)
+        else:
+            await asyncio.sleep(fault.seconds)
         if crashed and self._fleet.is_down(fault.node):
             self._fleet.begin(fault.node)
 

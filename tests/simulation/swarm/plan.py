@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from services.decode.driver import MAX_UNTAKEN_REPORTS
 from tests.simulation.fleet import GATEWAY
 from tests.simulation.swarm.keys import KEYS
 
@@ -101,6 +102,8 @@ HARMLESS = {
 """What keeps nobody from serving those that have a key."""
 QUICK = HARMLESS | {FaultKind.LOST, FaultKind.CUT, FaultKind.DROPPED, FaultKind.LATE}
 """What costs a call no more than that it is asked again, or routed once more."""
+KNOWN_AFTER_S = 1.5
+"""An instance that has been silent for so long is suspected by everybody."""
 ENDS_PROCESSES = {FaultKind.CRASH, FaultKind.DRAIN, FaultKind.RESETTLED, FaultKind.NO_MEMORY}
 OFTEN_LOST = (
     *("Accepted", "Open", "Reserve", "Prefill", "Tokens", "Text", "Lost", "Cancel", "CancelAck"),
@@ -144,7 +147,9 @@ class PlannedFault:
 class Plan:
     """`kv_blocks`, `max_sequences` and `batch_tokens` are those of each engine: a small one has to refuse, to
     preempt and to compute in parts. `offloads`: sequences that give way have their KV on disk. `rare`: how
-    often a rare path is taken that nothing asks for."""
+    often a rare path is taken that nothing asks for. `slowness`: steps of engines take so many times as long;
+    of `steps_ahead` of them the tokens come together at decode. `narrow`: a decode worker lets one cell of KV
+    at a time be on its way to it. `answers_wait`: each answer on the bus waits until there is room for it."""
 
     seed: int
     nodes: tuple[PlannedNode, ...]
@@ -156,6 +161,10 @@ class Plan:
     batch_tokens: int = 512
     offloads: bool = False
     rare: float = 0.0
+    slowness: float = 1.0
+    steps_ahead: int = MAX_UNTAKEN_REPORTS
+    answers_wait: bool = False
+    narrow: bool = False
     gateways: tuple[str, ...] = (GATEWAY,)
     keyed: bool = False
 
@@ -183,7 +192,33 @@ class Plan:
     @property
     def is_quick(self) -> bool:
         """Whether little breaks, and for a moment each time, and there is room for all."""
-        return self.has_room and all(one.kind in QUICK for one in self.faults)
+        return self.has_room and not self.rare and all(one.kind in QUICK for one in self.faults)
+
+    @property
+    def step_room(self) -> float:
+        """Return how many times as long everything may take, as a step of its engines ends before a job of it
+        does."""
+        return max(1.0, self.slowness / 10)
+
+    @property
+    def may_convict(self) -> bool:
+        """Whether a request may see two engines die over it."""
+        kinds = [one.kind for one in self.faults]
+        return kinds.count(FaultKind.CRASH) > 1 or FaultKind.NO_MEMORY in kinds
+
+    @property
+    def loses_once(self) -> bool:
+        """Whether one message is lost, and nothing else breaks, where there is room for all."""
+        return self.is_quick and [one.kind for one in self.faults] == [FaultKind.LOST]
+
+    def knows_silence(self, began_s: float, ended_s: float) -> bool:
+        """Whether all that breaks in this time is one worker of several, of which everybody knows by then."""
+        if not self.has_room or len(self.faults) != 1:
+            return False
+        fault = self.faults[0]
+        others = set(self.names(fault.node.rpartition("-")[0])) - {fault.node}
+        lasts = fault.at_s + KNOWN_AFTER_S <= began_s and ended_s <= fault.at_s + fault.seconds
+        return fault.kind in (FaultKind.PAUSE, FaultKind.PARTITION) and bool(others) and lasts
 
     @property
     def can_always_search(self) -> bool:
@@ -192,7 +227,7 @@ class Plan:
     @property
     def has_room(self) -> bool:
         """Whether one engine of each kind alone could hold all that is asked for."""
-        refuses = self.rare or any(one.kind is FaultKind.RESETTLED for one in self.faults)
+        refuses = any(one.kind is FaultKind.RESETTLED for one in self.faults)
         return self.max_sequences >= 8 and self.kv_blocks >= 256 and not refuses
 
     def may_go(self, gateway: str) -> bool:

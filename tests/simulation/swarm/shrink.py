@@ -38,14 +38,13 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         if calls:
             yield replace(plan, calls=calls)
     yield from _smaller_fleets(plan)
+    yield from _usual_fleets(plan)
     yield from _plainer(plan)
 
 
 def _smaller_fleets(plan: Plan) -> Iterator[Plan]:
     if len(plan.gateways) > 1:
         yield plan.with_one_gateway()
-    if plan.rare:
-        yield replace(plan, rare=0.0)
     if plan.keyed:
         unkeyed = tuple(replace(call, key="") for call in plan.calls)
         yield replace(
@@ -61,6 +60,14 @@ def _smaller_fleets(plan: Plan) -> Iterator[Plan]:
                 yield plan.without_node(name)
     if any(node.skew_s or node.drift_ppb for node in plan.nodes):
         yield replace(plan, nodes=tuple(replace(one, skew_s=0.0, drift_ppb=0) for one in plan.nodes))
+
+
+def _usual_fleets(plan: Plan) -> Iterator[Plan]:
+    """Yield plans of fleets that are as most are in one more way."""
+    usual = replace(plan, rare=0.0, narrow=False, answers_wait=False, slowness=1.0)
+    for what in ("rare", "narrow", "answers_wait", "slowness"):
+        if getattr(plan, what) != getattr(usual, what):
+            yield replace(plan, **{what: getattr(usual, what)})
 
 
 def _plainer(plan: Plan) -> Iterator[Plan]:

@@ -27,6 +27,12 @@ def _told_plan(plan: Plan) -> Iterator[str]:
         f"  {plan.kv_blocks} blocks and {plan.max_sequences} sequences an engine; decode computes prompts of "
         f"up to {plan.local_prefill_tokens} tokens itself, in steps of {plan.batch_tokens}"
     )
+    if plan.slowness != 1.0:
+        yield f"  steps take {plan.slowness:g} times as long as usual"
+    if plan.answers_wait:
+        yield "  each answer on the bus waits until there is room for it"
+    if plan.narrow:
+        yield "  one cell of KV may be on its way to a decode worker"
     if plan.offloads:
         yield "  what gives way there goes to disk"
     if plan.rare:

@@ -11,6 +11,8 @@ from typing import Any
 
 from shared.engine import Engine
 from shared.errors import PenstockError
+from shared.kv.receiving.credit import CreditPool
+from shared.kv.receiving.receiver import KvReceiver
 from shared.messages import Held
 from shared.process.service import Service
 from shared.retrieval.encoders.embedder import Embedder
@@ -19,6 +21,7 @@ from tests.simulation.fleet import Fleet
 from tests.simulation.node import Node, NodeState
 from tests.simulation.simulated_embedder import SimulatedEmbedder
 from tests.simulation.simulated_grammars import SimulatedTrials
+from tests.simulation.step_profile import USUAL
 from tests.simulation.swarm.full_disk import DiskFile
 from tests.simulation.swarm.keys import KeyFile
 from tests.simulation.swarm.place import Place
@@ -45,11 +48,23 @@ RESETTLED: dict[str, dict[str, Any]] = {
 """The settings of a process that comes back with others, by its role."""
 
 
+class NarrowReceiver(KvReceiver):
+    """One that lets a single cell be on its way."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._grants.credit = CreditPool(self._memory.cell_bytes)
+
+
 class SwarmFleet(Fleet):
     """`up`: who should be there, gateways too. `afflicted`: what lasts at which node now."""
 
     def __init__(self, plan: Plan, place: Place, world: World) -> None:
         world.rare = plan.rare
+        if plan.answers_wait:
+            world.always.add("an answer waits for room")
+        if plan.narrow:
+            world.always.add("the first window has one cell")
         self.record = Record(world, str(place.own))
         self.tenancy = Tenancy(self.record)
         self.keys = KeyFile(place.keys)
@@ -58,6 +73,10 @@ class SwarmFleet(Fleet):
         self.up: dict[str, PlannedNode] = {node.name: node for node in plan.nodes}
         self.up |= {name: PlannedNode(name, 0.0, 0) for name in plan.gateways}
         self._engines: list[tuple[Node, Engine]] = []
+        self._receivers: list[tuple[Node, KvReceiver]] = []
+        self._narrow = plan.narrow
+        self.steps_ahead = plan.steps_ahead
+        self.profile = USUAL.times_as_slow(plan.slowness)
 
     def _planned_settings(self, plan: Plan, place: Place) -> dict[str, dict[str, Any]]:
         engine: dict[str, Any] = {
@@ -96,6 +115,11 @@ class SwarmFleet(Fleet):
         engine = super().build_engine(config, model_dir, model_name, pool_buffer, **named)
         self._engines.append((self.world.loop.node, engine))
         return engine
+
+    def kv_receiver(self, *args: Any, **named: Any) -> KvReceiver:
+        receiver = NarrowReceiver(*args, **named) if self._narrow else super().kv_receiver(*args, **named)
+        self._receivers.append((self.world.loop.node, receiver))
+        return receiver
 
     def load_embedder(self, **_: object) -> Embedder:
         def spend(us: float) -> None:
@@ -209,6 +233,17 @@ class SwarmFleet(Fleet):
         engines = [(name, *one) for name, engine in self.living_engines() for one in engine.held().items()]
         return held + [Held(key, f"blocks of {name}", blocks, "") for name, key, blocks in engines]
 
+    async def check_leases(self, gateway: str) -> None:
+        """Look whether anybody holds something for a gateway that has been gone for longer than a lease."""
+        try:
+            held = await self.held([name for name in self.up if not self.is_down(name)])
+        except PenstockError as error:
+            self.record.note("world", f"nobody can be asked what is held ({error})")
+            return
+        left = [one for one in held if one.request_id.startswith(f"{gateway}.")]
+        if left:
+            self.record.breaks("what is held for who is gone ends with its lease", gateway, f"{left}")
+
     def check_bounds(self) -> None:
         """Look at what grows without bound where something is wrong."""
         for node in self.world.nodes.values():
@@ -223,6 +258,16 @@ class SwarmFleet(Fleet):
         for node, engine in self._engines:
             if node.state is NodeState.RUNNING:
                 yield node.name, engine
+
+    def check_books(self) -> None:
+        """Look at what engines and receivers of KV count."""
+        living = [(name, engine.check) for name, engine in self.living_engines()]
+        living += [(node.name, one.check) for node, one in self._receivers if node.state is NodeState.RUNNING]
+        for name, check in living:
+            try:
+                check()
+            except PenstockError as error:
+                self.record.breaks("books are right", name, str(error))
 
 
 def _no_memory(nbytes: int) -> memoryview:

@@ -53,3 +53,13 @@ def load(path: Path) -> list[list[Response]]:
         one.logprobs = [(token, value) for token, value in one.logprobs]
         one.prompt_logprobs = [(token, value) for token, value in one.prompt_logprobs]
     return told
+
+
+def right_answers(place: Place, kept: Path | None) -> list[list[Response]]:
+    """Return what `ask_undisturbed` does, of the file `kept` where there is one; else it is made."""
+    if kept is not None and kept.exists():
+        return load(kept)
+    answers = ask_undisturbed(place)
+    if kept is not None:
+        save(answers, kept)
+    return answers
