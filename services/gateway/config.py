@@ -245,6 +245,15 @@ class GatewayConfig(ServiceConfig):
         minimum=LEAST_PASSAGE_SHARE,
         maximum=1.0,
     )
+    trim_prompt_tokens: int = field_of(
+        0,
+        help="tokens of a chat's prompt, of which the oldest turns are left out beyond them; 0 = any number",
+        minimum=0,
+        maximum=1 << 20,
+    )
+    trim_to_context: bool = field_of(
+        False, help="the oldest turns of a chat are left out where its model has no room for all of them"
+    )
     trim_duplicates: bool = field_of(
         False, help="a sentence that another passage says already, in nearly the same words, is left out"
     )
@@ -321,4 +330,6 @@ class GatewayConfig(ServiceConfig):
             passage_tokens=self.trim_passage_tokens,
             passage_share=self.trim_passage_share,
             duplicates=self.trim_duplicates,
+            prompt_tokens=self.trim_prompt_tokens,
+            fit_context=self.trim_to_context,
         )

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shared.errors import InvalidRequest, TooLarge
-from shared.messages import MAX_PROMPT_TOKENS, Spans, Tokenize, TrimmedPart
+from shared.messages import MAX_PROMPT_TOKENS, ChatTurn, Spans, Tokenize, TrimmedPart
 from shared.text.passage_room import fitting_places, utf8_bytes
 from shared.text.retrieval_prompt import passage_line, retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
+from shared.trimming.chat_budget import trim_chat
 from shared.trimming.kept_text import NOTHING
 from shared.trimming.passage_compression import compress_passages
 
@@ -42,6 +43,8 @@ class ChatPromptBuilder:
             raise InvalidRequest(f"passage_order is no order of {count} passages; name each place once")
         if message.max_passage_tokens < 0 or message.room_tokens < 0:
             raise InvalidRequest("max_passage_tokens and room_tokens are at least 0; 0 leaves them open")
+        if message.trimming.prompt_tokens < 0:
+            raise InvalidRequest("a budget of a prompt is at least 0 tokens; 0 leaves it open")
         if message.trimming.passage_tokens < 0 or not 0.0 < message.trimming.passage_share <= 1.0:
             raise InvalidRequest(
                 "a budget of passages is at least 0 tokens, and a share above 0 and at most 1"
@@ -49,6 +52,7 @@ class ChatPromptBuilder:
         asked = message.trimming.query or (message.chat[-1].content if message.chat else "")
         self._left = compress_passages(message.passages, asked, message.trimming, self._count_tokens)
         self._passages = self._left.texts
+        self._turns = message.chat
 
     def build(self, room_bytes: int) -> BuiltChat:
         """Build the prompt with the best passages that fit into `room_bytes`, then into the message's limits.
@@ -59,6 +63,7 @@ class ChatPromptBuilder:
         sizes = [utf8_bytes(passage) for passage in self._passages]
         fitting = fitting_places(sizes, room_bytes)
         places = tuple(place for place in fitting if self._left.spans[place] != NOTHING)
+        trimmed = self._trim_turns(places)
         token_ids = self._encode(places)
         room = min(message.room_tokens or MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS)
         if places and (message.max_passage_tokens or len(token_ids) > room):
@@ -73,8 +78,20 @@ class ChatPromptBuilder:
             token_ids,
             tuple(standing.index(place) + 1 if place in standing else 0 for place in range(len(sizes))),
             self._left.spans if any(self._left.spans) else (),
-            self._left.parts,
+            (*self._left.parts, *trimmed),
         )
+
+    def _trim_turns(self, places: Sequence[int]) -> tuple[TrimmedPart, ...]:
+        """Leave out the oldest turns of a chat that is over its budget, with the passages of `places`."""
+        budget = self._message.trimming.chat_tokens(self._message.room_tokens)
+        if not budget:
+            return ()
+        texts = [self._passages[place] for place in self._standing(places)]
+        left = trim_chat(
+            self._turns, budget, lambda turns: len(self._encode_turns(turns, texts)), self._count_tokens
+        )
+        self._turns = left.turns
+        return () if left.part is None else (left.part,)
 
     def _fitting(self, places: Sequence[int], tokens: int, room: int) -> tuple[int, ...]:
         """Return those of `places` that fit; with all of them the prompt has `tokens`."""
@@ -91,14 +108,15 @@ class ChatPromptBuilder:
         return len(self._tokenizer.encode_text(text, add_special_tokens=False))
 
     def _encode(self, places: Sequence[int]) -> list[int]:
-        return self._encode_passages([self._passages[place] for place in self._standing(places)])
+        texts = [self._passages[place] for place in self._standing(places)]
+        return self._encode_turns(self._turns, texts)
 
-    def _encode_passages(self, passages: Sequence[str]) -> list[int]:
-        """Encode the chat with these passages in its question, in the form that the model was taught."""
-        message, turns = self._message, self._message.chat
+    def _encode_turns(self, turns: Sequence[ChatTurn], passages: Sequence[str]) -> list[int]:
+        """Encode turns with these passages in their question, in the form that the model was taught."""
+        message = self._message
         if passages:
             asked = retrieval_prompt(passages, turns[-1].content, self._tokenizer.retrieval_form)
-            turns = (*turns[:-1], replace(turns[-1], content=asked))
+            turns = [*turns[:-1], replace(turns[-1], content=asked)]
         return self._tokenizer.encode_chat(
             turns,
             tools=message.tools,

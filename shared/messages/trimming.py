@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PASSAGES, SENTENCES, DUPLICATES = "passages", "sentences", "duplicates"
-TRIMMED_PARTS = (PASSAGES, SENTENCES, DUPLICATES)
-"""The parts of a prompt that may be left out: passages as a whole, sentences of passages, and sentences that
-another passage says already."""
+PASSAGES, SENTENCES, DUPLICATES, TURNS = "passages", "sentences", "duplicates", "turns"
+TRIMMED_PARTS = (PASSAGES, SENTENCES, DUPLICATES, TURNS)
+"""The parts of a prompt that may be left out: passages as a whole, sentences of passages, sentences that
+another passage says already, turns of a chat."""
 
 Spans = tuple[int, ...]
 """Parts of a text, as where each begins and ends, in characters; () is all of it, and (0, 0) nothing."""
@@ -19,18 +19,32 @@ class Trimming:
 
     `passage_tokens` bounds all passages together, as does `passage_share`, of what they have whole.
     `duplicates`: what another passage says already is left out. Sentences are chosen for `query`, or, where
-    that is "", for the last turn.
+    that is "", for the last turn. A chat has a prompt of at most `prompt_tokens`, by its oldest turns; with
+    `fit_context` of no more than there is room for.
     """
 
     passage_tokens: int = 0
     passage_share: float = 1.0
     duplicates: bool = False
     query: str = ""
+    prompt_tokens: int = 0
+    fit_context: bool = False
 
     @property
     def compresses(self) -> bool:
         """Whether passages may have to be shortened."""
         return bool(self.passage_tokens or self.passage_share < 1.0 or self.duplicates)
+
+    @property
+    def of_chat(self) -> Trimming:
+        """Return the budgets that have to do with a chat and with no passage."""
+        return Trimming(prompt_tokens=self.prompt_tokens, fit_context=self.fit_context)
+
+    def chat_tokens(self, room_tokens: int) -> int:
+        """Return how long the prompt of a chat may be where there is room for so many tokens, 0 for any
+        length; where nobody knows the room, that is 0."""
+        budgets = [self.prompt_tokens, room_tokens if self.fit_context else 0]
+        return min(filter(None, budgets), default=0)
 
 
 NO_TRIMMING = Trimming()

@@ -24,6 +24,7 @@ from tests.integration.test_gateway_prompt_passages import (
 from tests.support.metric import value
 
 STILL = "A lake lies still."
+ROLES = ("user", "assistant")
 BUDGET = 30
 """Tokens of the tests' tokenizer, which has about one to a character, for the line of RIVER alone."""
 
@@ -99,3 +100,27 @@ async def test_over_http_it_is_told_although_nothing_was_asked_to_be(nats_url: s
         ("duplicates", 19),
         ("passages", 2),
     ]
+
+
+async def test_a_chat_goes_without_its_oldest_turns_and_says_so(nats_url: str) -> None:
+    def message(**budgets: object) -> pb.GenerateRequest:
+        turns = [pb.ChatMessage(role=role, content=f"{role} {at}") for at in range(4) for role in ROLES]
+        chat = pb.ChatPrompt(
+            messages=[*turns, pb.ChatMessage(role="user", content="why?")], template_optional=True
+        )
+        asked = question()
+        asked.ClearField("retrieval")
+        asked.chat.CopyFrom(chat)
+        return trimming(asked, **budgets)
+
+    async with serving(nats_url) as (peers, running):
+        whole, prompt = await answered(peers, running, message())
+        assert whole.prompt is not None
+        budget = whole.prompt.prompt_tokens - 1
+        shorter, rest = await answered_again(peers, running, message(max_prompt_tokens=budget))
+        least, _ = await answered_again(peers, running, message(max_prompt_tokens=1))
+    assert prompt.endswith(rest)
+    assert told(shorter) == [("turns", 2)]
+    assert told(least) == [("turns", 8)]
+    assert least.prompt is not None
+    assert "its budget is 1 " in least.prompt.warning

@@ -23,6 +23,12 @@ def add_trimming_options(parser: argparse.ArgumentParser) -> None:
         "--passage-share", type=_share, metavar="SHARE", help="of the tokens that passages have, as 0.5"
     )
     group.add_argument(
+        "--max-prompt-tokens",
+        type=natural,
+        metavar="N",
+        help="of a chat, which is sent without its oldest turns where it has more",
+    )
+    group.add_argument(
         "--no-duplicates",
         action="store_true",
         help="leave out sentences that another passage says already",
@@ -37,6 +43,8 @@ def set_trimming(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
         request.trimming.max_passage_tokens = args.max_passage_tokens
     if args.passage_share is not None:
         request.trimming.passage_share = args.passage_share
+    if args.max_prompt_tokens is not None:
+        request.trimming.max_prompt_tokens = args.max_prompt_tokens
     if args.no_duplicates:
         request.trimming.duplicates = True
 

@@ -8,6 +8,7 @@ from typing import Protocol
 _WORDS = {
     "passages": ("passage", "passages"),
     "sentences": ("sentence of passages", "sentences of passages"),
+    "turns": ("turn of the chat", "turns of the chat"),
     "duplicates": ("sentence that another passage says", "sentences that other passages say"),
 }
 

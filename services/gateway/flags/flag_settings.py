@@ -31,6 +31,8 @@ FLAG_SETTINGS: Mapping[str, str] = {
     "trim_passage_tokens": "as the request is read, where it says nothing",
     "trim_passage_share": "as the request is read, where it says nothing",
     "trim_duplicates": "as the request is read, where it says nothing",
+    "trim_prompt_tokens": "as the request is read, where it says nothing",
+    "trim_to_context": "as the request is read, where it says nothing",
     "rerank": "before a retriever is asked",
     "least_degradation": "before a retriever is asked, and before anything is warmed",
     "retrieval_adapter": "once passages are found",

@@ -25,6 +25,7 @@ from services.gateway.request.prompt_passages import (
     trimmed_events,
 )
 from services.gateway.request.request import Request
+from services.gateway.request.trimming_use import over_budget_warning
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer, check_prompt_logprobs
 from services.gateway.scope.report import count_degraded
@@ -158,7 +159,8 @@ class Preparation:
         near = near_places(found.passages, self._context.config.passage_least_share)
         near_spans = [spans[at] for at in near]
         left_out = left_out_warning([places[at] for at in near], request.retrieval, near_spans)
-        warning = joined_warnings(found.warning, left_out)
+        over = over_budget_warning(request.trimming, len(request.chat), len(prompt.token_ids))
+        warning = joined_warnings(found.warning, left_out, over)
         return ReadPrompt(
             told, prompt, layout, found, asked.retriever, asked.query, places, spans, trimmed, warning
         )

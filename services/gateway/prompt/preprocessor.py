@@ -26,7 +26,6 @@ from shared.degradation import DegradationLevel
 from shared.errors import InvalidRequest, NoAnswer, PenstockError, Unavailable
 from shared.messages import (
     NO_THINKING,
-    NO_TRIMMING,
     ChatTurn,
     Message,
     PromptThinking,
@@ -322,7 +321,8 @@ class Preprocessor:
 def tokenize_message(request: Request, passages: Sequence[ScoredPassage], query: str = "") -> Tokenize:
     """Return what to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages,
     which are shortened for `query`, or for that turn where it is ""."""
-    trimming = replace(request.trimming, query=query) if request.trimming.compresses else NO_TRIMMING
+    budgets = request.trimming
+    trimming = replace(budgets, query=query) if budgets.compresses else budgets.of_chat
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))
     if not request.retrieval.passages:
@@ -333,6 +333,7 @@ def tokenize_message(request: Request, passages: Sequence[ScoredPassage], query:
             template_optional=request.template_optional,
             tools=request.tool_use.tools,
             reasoning_effort=request.thinking_use.effort,
+            trimming=request.trimming.of_chat,
         )
     return Tokenize(
         chat=(*request.chat[:-1], ChatTurn("user", request.question)),
@@ -342,7 +343,7 @@ def tokenize_message(request: Request, passages: Sequence[ScoredPassage], query:
         template_optional=request.template_optional,
         tools=request.tool_use.tools,
         reasoning_effort=request.thinking_use.effort,
-        trimming=trimming if passages else NO_TRIMMING,
+        trimming=trimming if passages else request.trimming.of_chat,
     )
 
 

@@ -30,7 +30,7 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.bus.subjects import inbox
 from shared.degradation import DegradationLevel
 from shared.errors import EngineFault, PenstockError, error_from_code
-from shared.messages import NO_TRIMMING, WARM_EPOCH, Lost, ScoredPassage, Warm, pack_hashes, pack_ids
+from shared.messages import WARM_EPOCH, Lost, ScoredPassage, Warm, pack_hashes, pack_ids
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done
 from shared.telemetry import metrics
@@ -139,7 +139,8 @@ class Warmer:
             log.info("not_warmed", request_id=self._request_id, error=str(error))
 
     async def _warm_head(self) -> None:
-        asked = replace(self._request, trimming=NO_TRIMMING)  # nothing is to be left out of a probe
+        # Nothing is to be left out of a probe.
+        asked = replace(self._request, trimming=self._request.trimming.of_chat)
         one, other = [await self._read(asked, (ScoredPassage("", text, 0.0),)) for text in HEAD_PROBES]
         pairs = zip(one.block_hashes, other.block_hashes, strict=False)
         blocks = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))

@@ -27,6 +27,8 @@ def read_trimming(message: pb.GenerateRequest, usual: Trimming) -> Trimming:
         passage_tokens=_budget(asked, "max_passage_tokens", usual.passage_tokens),
         passage_share=_share(asked, usual.passage_share),
         duplicates=asked.duplicates if asked.HasField("duplicates") else usual.duplicates,
+        prompt_tokens=_budget(asked, "max_prompt_tokens", usual.prompt_tokens),
+        fit_context=asked.fit_context if asked.HasField("fit_context") else usual.fit_context,
     )
 
 
@@ -49,3 +51,14 @@ def _share(asked: pb.Trimming, usual: float) -> float:
             "all of them"
         )
     return round(share, 6)
+
+
+def over_budget_warning(trimming: Trimming, turns: int, tokens: int) -> str:
+    """Return what a client should know of a chat of so many turns whose prompt has `tokens`, "" for
+    nothing."""
+    if not turns or not trimming.prompt_tokens or tokens <= trimming.prompt_tokens:
+        return ""
+    return (
+        f"the prompt has {tokens} tokens, and its budget is {trimming.prompt_tokens} "
+        "(trimming.max_prompt_tokens): what has to stay of it is longer"
+    )

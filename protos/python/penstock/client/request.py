@@ -108,6 +108,8 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     max_passage_tokens: int
     passage_share: float
     drop_duplicates: bool
+    max_prompt_tokens: int
+    fit_context: bool
     cache: CacheModeName
     fallback: bool | Sequence[str]
     sticky_key: str
@@ -133,6 +135,8 @@ _TRIMMING_FIELDS = {
     "max_passage_tokens": "max_passage_tokens",
     "passage_share": "passage_share",
     "drop_duplicates": "duplicates",
+    "max_prompt_tokens": "max_prompt_tokens",
+    "fit_context": "fit_context",
 }
 _RETRIEVAL_FIELDS = {
     "retrieve_may_degrade": "may_degrade",

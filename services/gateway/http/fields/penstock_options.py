@@ -35,7 +35,9 @@ HEADER_NAMES = (
 """Grammars are for the body alone."""
 PARTS = ("retrieval", "trimming", "cache", "fallback", SESSION, THINKING)
 OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, *PARTS)
-BUDGETS = ("max_passage_tokens", "passage_share", "duplicates")
+BUDGET_COUNTS = ("max_passage_tokens", "max_prompt_tokens")
+BUDGET_FLAGS = ("duplicates", "fit_context")
+BUDGETS = (*BUDGET_COUNTS, "passage_share", *BUDGET_FLAGS)
 """The budgets of a prompt; what they may be is checked where requests are."""
 MAX_COUNT_DIGITS = 9
 """The longest count in the id of an event."""
@@ -172,12 +174,14 @@ def _trimming(options: JsonFields) -> pb.Trimming:
         if name not in BUDGETS:
             raise WrongField(given.param(name), f"is no budget: send one of {', '.join(BUDGETS)}")
     trimming = pb.Trimming()
-    if (tokens := given.number("max_passage_tokens", INT32)) is not None:
-        trimming.max_passage_tokens = tokens
+    for name in BUDGET_COUNTS:
+        if (tokens := given.number(name, INT32)) is not None:
+            setattr(trimming, name, tokens)
     if (share := given.number("passage_share", Bounds(0.0, 1.0))) is not None:
         trimming.passage_share = share
-    if given.has("duplicates"):
-        trimming.duplicates = given.flag("duplicates")
+    for name in BUDGET_FLAGS:
+        if given.has(name):
+            setattr(trimming, name, given.flag(name))
     return trimming
 
 

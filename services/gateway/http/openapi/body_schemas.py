@@ -42,6 +42,7 @@ from services.gateway.http.responses.responses import (
     MAX_METADATA_CHARS,
     MAX_METADATA_ENTRIES,
     MAX_METADATA_NAME_CHARS,
+    TRUNCATIONS,
 )
 from services.gateway.http.text_pages import VECTOR_FORMATS
 from services.gateway.http.vector_store_pages import (
@@ -164,7 +165,7 @@ def _response_body() -> Schema:
             "propertyNames": {"maxLength": MAX_METADATA_NAME_CHARS},
             "additionalProperties": or_null(text(most=MAX_METADATA_CHARS)),
         },
-        "truncation": {"const": "disabled"},
+        "truncation": choice(TRUNCATIONS, "auto: without the oldest turns where all have no room"),
         "store": flag("a wish: nothing is kept"),
         "stream": flag("events in place of one answer"),
         **sampling_properties(RESPONSE_LENGTHS),

@@ -225,6 +225,8 @@ def trimming_options() -> Schema:
             Bounds(LEAST_PASSAGE_SHARE, 1.0), "of the tokens that passages have whole"
         ),
         "duplicates": flag("a sentence that another passage says already is left out"),
+        "max_prompt_tokens": integer(0, 2**31 - 1, "of a chat, without its oldest turns; 0: any number"),
+        "fit_context": flag("the oldest turns are left out where the context has no room for them"),
     }
     return body_of(made, closed=True)
 

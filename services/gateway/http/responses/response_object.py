@@ -45,7 +45,6 @@ class ResponseObject:
             "max_output_tokens": sampling.max_tokens,
             "temperature": _stated(sampling, "temperature"),
             "top_p": _stated(sampling, "top_p"),
-            "truncation": "disabled",
             "store": False,
             "background": False,
             "previous_response_id": None,

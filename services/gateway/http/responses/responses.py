@@ -23,6 +23,8 @@ from services.gateway.request.choices import Choices
 from shared.sampling.parameters import MAX_TOP_LOGPROBS
 
 LENGTHS = ("max_output_tokens",)
+TRUNCATIONS = ("disabled", "auto")
+"""Whether a conversation that is too long goes without its oldest turns."""
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 SAMPLING_FIELD_NAMES: FieldNames = (
     (re.compile(r"\bsampling\.json_schema\b"), "text.format.schema"),
@@ -79,6 +81,9 @@ def read_response(body: JsonFields, headers: Mapping[str, str], default_max_toke
     read_tools_into(chat, body, _function)
     request = pb.GenerateRequest(model=body.text("model"), chat=chat, sampling=sampling)
     options.apply(request)
+    truncation = body.choice("truncation", TRUNCATIONS, TRUNCATIONS[0])
+    if truncation == "auto" and not request.trimming.off:
+        request.trimming.fit_context = True
     return AskedResponse(
         choices=seeded_choices([request], 1, read_seed(body)),
         stream=body.flag("stream"),
@@ -89,6 +94,7 @@ def read_response(body: JsonFields, headers: Mapping[str, str], default_max_toke
             "metadata": _metadata(body),
             "text": {"format": text_format.raw or {"type": "text"}},
             "top_logprobs": top_logprobs,
+            "truncation": truncation,
             "tools": body.array("tools"),
             "tool_choice": body.value("tool_choice") or "auto",
             "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
@@ -102,8 +108,6 @@ def _check_kept(body: JsonFields) -> None:
         if body.value(name) not in (None, False):
             raise body.wrong(name, allowed)
     body.flag("store")
-    if body.text("truncation", "disabled") != "disabled":
-        raise body.wrong("truncation", "disabled: no part of the input is left out")
 
 
 def _metadata(body: JsonFields) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from services.tokenizer.chat_prompt_builder import MAX_PASSAGES_OF_PROMPT
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
 from shared.blocks.block_hash import BlockHasher
 from shared.errors import PenstockError
-from shared.messages import ChatTurn, Tokenize, Tokenized, unpack_ids
+from shared.messages import ChatTurn, Tokenize, Tokenized, Trimming, unpack_ids
 from shared.text.passage_room import fitting_places
 from shared.text.retrieval_prompt import passage_line
 from tests.support.tokenizer_kinds import text_tokenizer
@@ -129,3 +129,38 @@ def test_the_best_that_fit_are_chosen_to_the_last_unit() -> None:
     assert fitting_places((3, 3, 2), 5) == (0, 2)
     assert fitting_places((6, 5), 5) == (1,)
     assert fitting_places((1,), 0) == ()
+
+
+HISTORY = (
+    ChatTurn("system", "be brief"),
+    *(ChatTurn(role, f"{role} says {number} ") for number in range(6) for role in ("user", "assistant")),
+    ChatTurn("user", "why?"),
+)
+
+
+def test_a_chat_over_its_budget_goes_without_its_oldest_turns(prompts: PromptTokenizer) -> None:
+    whole = prompts.tokenize_prompt(Tokenize(chat=HISTORY, template_optional=True))
+    budget = tokens_of(whole) - 10
+    asked = Tokenize(chat=HISTORY, template_optional=True, trimming=Trimming(prompt_tokens=budget))
+    shorter = prompts.tokenize_prompt(asked)
+    assert tokens_of(shorter) <= budget
+    (part,) = shorter.trimmed
+    left = (HISTORY[0], *HISTORY[1 + part.count :])
+    assert shorter.token_ids == prompts.tokenize_prompt(Tokenize(chat=left, template_optional=True)).token_ids
+
+
+def test_a_chat_fits_into_the_room_that_there_is_where_it_is_to(prompts: PromptTokenizer) -> None:
+    room = tokens_of(prompts.tokenize_prompt(Tokenize(chat=HISTORY, template_optional=True))) - 1
+    asked = Tokenize(
+        chat=HISTORY, template_optional=True, trimming=Trimming(fit_context=True), room_tokens=room
+    )
+    assert tokens_of(prompts.tokenize_prompt(asked)) <= room
+    assert prompts.tokenize_prompt(replace(asked, room_tokens=0)).trimmed == ()
+
+
+def test_older_turns_go_before_passages_do(prompts: PromptTokenizer) -> None:
+    asked = replace(ASKED, chat=(*HISTORY[:-1], ASKED.chat[-1]))
+    room = tokens_of(prompts.tokenize_prompt(ASKED)) + 20
+    answer = prompts.tokenize_prompt(replace(asked, trimming=Trimming(prompt_tokens=room), room_tokens=room))
+    assert answer.passage_places == (1, 2, 3)
+    assert [part.what for part in answer.trimmed] == ["turns"]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.request.trimming_use import LEAST_PASSAGE_SHARE, read_trimming
+from services.gateway.request.trimming_use import (
+    LEAST_PASSAGE_SHARE,
+    over_budget_warning,
+    read_trimming,
+)
 from shared.errors import InvalidRequest
 from shared.messages import NO_TRIMMING, Trimming
 
-USUAL = Trimming(passage_tokens=300, passage_share=0.5, duplicates=True)
+USUAL = Trimming(300, 0.5, duplicates=True, prompt_tokens=900, fit_context=True)
 
 
 def read(**asked: object) -> Trimming:
@@ -28,8 +33,9 @@ def test_off_leaves_nothing_out() -> None:
 
 
 def test_each_budget_that_a_request_says_is_its_own() -> None:
-    assert read(passage_share=1.0) == Trimming(300, 1.0, duplicates=True)
-    assert read(max_passage_tokens=0, duplicates=False) == Trimming(passage_share=0.5)
+    assert read(passage_share=1.0) == replace(USUAL, passage_share=1.0)
+    assert read(max_passage_tokens=0, duplicates=False) == replace(USUAL, passage_tokens=0, duplicates=False)
+    assert read(max_prompt_tokens=7, fit_context=False) == replace(USUAL, prompt_tokens=7, fit_context=False)
 
 
 @pytest.mark.parametrize("share", [LEAST_PASSAGE_SHARE, 1.0])
@@ -41,6 +47,7 @@ def test_a_share_at_the_edge_is_taken(share: float) -> None:
     ("asked", "why"),
     [
         ({"off": True, "duplicates": False}, "trimming.off is set, and trimming.duplicates too"),
+        ({"max_prompt_tokens": -1}, "trimming.max_prompt_tokens is -1"),
         ({"max_passage_tokens": -1}, "trimming.max_passage_tokens is -1"),
         ({"passage_share": LEAST_PASSAGE_SHARE - 0.01}, "trimming.passage_share is 0.04"),
         ({"passage_share": 1.01}, "trimming.passage_share is 1.01"),
@@ -50,3 +57,13 @@ def test_a_share_at_the_edge_is_taken(share: float) -> None:
 def test_what_is_no_budget_is_refused_by_name(asked: dict[str, object], why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         read(**asked)
+
+
+@pytest.mark.parametrize(("tokens", "is_told"), [(900, False), (901, True)])
+def test_a_chat_that_stays_longer_than_its_budget_is_told_so(tokens: int, is_told: bool) -> None:
+    told = over_budget_warning(USUAL, 3, tokens)
+    assert ("its budget is 900" in told) == is_told
+
+
+def test_a_text_has_no_turns_that_could_be_left_out() -> None:
+    assert over_budget_warning(USUAL, 0, 901) == ""

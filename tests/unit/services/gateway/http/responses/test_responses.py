@@ -74,7 +74,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "stream": ({"stream": "yes"}, "stream"),
     "store": ({"store": "yes"}, "store"),
-    "truncation": ({"truncation": "auto"}, "truncation"),
+    "truncation": ({"truncation": "oldest"}, "truncation"),
     "earlier response": ({"previous_response_id": "resp_1"}, "previous_response_id"),
     "conversation": ({"conversation": {"id": "conv_1"}}, "conversation"),
     "background": ({"background": True}, "background"),
@@ -178,6 +178,19 @@ def test_nulls_and_what_does_not_ask_for_keeping_are_tolerated() -> None:
         == asked(**unkept, **tolerated).choices.prompts
         == asked().choices.prompts
     )
+
+
+@pytest.mark.parametrize(
+    ("truncation", "trimming", "fits"),
+    [("auto", None, True), ("disabled", None, False), ("auto", False, False)],
+)
+def test_a_conversation_goes_without_its_oldest_turns_where_it_may(
+    truncation: str, trimming: bool | None, fits: bool
+) -> None:
+    options = {} if trimming is None else {"penstock": {"trimming": trimming}}
+    read = asked(truncation=truncation, **options)
+    assert read.choices.prompts[0].trimming.fit_context == fits
+    assert read.repeated["truncation"] == truncation
 
 
 def test_tools_have_their_fields_beside_their_type() -> None:
