@@ -134,8 +134,8 @@ async def account_of(fleet: Fleet, request_id: str) -> RequestAccount:
 
 
 def is_another_life(fleet: Fleet, before: object) -> bool:
-    now = fleet.services["gateway-0"]
-    return now is not before and now.state == "ready"
+    now = fleet.services.get("gateway-0")
+    return now is not None and now is not before and now.state == "ready"
 
 
 async def heard_by(fleet: Fleet, gateway: str, version: str) -> bool:

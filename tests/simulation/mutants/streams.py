@@ -86,8 +86,8 @@ STREAMS = (
     Mutant(
         "a draft is taken whatever is drawn",
         "shared.engine.sampling.sampler",
-        "if reason is not None or token_id != draft:",
-        "if reason is not None:",
+        "if reason is not None or token_id != draft or",
+        "if reason is not None or",
     ),
     Mutant(
         "a first token may come at any time before the end",

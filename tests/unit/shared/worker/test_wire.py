@@ -13,6 +13,7 @@ from shared.engine.scheduling.order import NORMAL_PRIORITY
 from shared.errors import InvalidRequest, ProtocolError
 from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
 from shared.sampling.parameters import Grammar, SamplingParams
+from shared.sampling.thinking import ThinkingRule
 from shared.worker.wire import (
     MAX_STAY_MS,
     JobOutput,
@@ -30,6 +31,7 @@ CONSTRAINED = SamplingParams(
     allowed_ids=(1, 2),
     bad_words=((5,), (6, 7)),
     grammar=Grammar("regex", "a+"),
+    thinking=ThinkingRule(4, (4, 3), 5, begun=True, max_tokens=6),
 )
 
 
