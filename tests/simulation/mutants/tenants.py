@@ -38,8 +38,8 @@ TENANTS = (
     Mutant(
         "each gateway counts a key by itself",
         "services.gateway.keys.key_keeper",
-        "        return account.kept and others <= account.heard\n",
-        "        return True\n",
+        "        return keeper_of(account.key_hash, gateways)\n",
+        "        return self._instance\n",
     ),
     Mutant(
         "a key that was taken out goes on counting",

@@ -29,8 +29,7 @@ from tests.simulation.swarm.themes import GOES, SILENT, THEMES, Theme
 ALONE_SHARE = 0.6
 """The share of roles that have one worker alone: fleets are small, so that there are many of them."""
 MOST_OF_A_ROLE = 2
-ROOMY_BLOCKS = 256
-ROOMY_SEQUENCES = 8
+ROOMY_BLOCKS, ROOMY_SEQUENCES = 256, 8
 """Engines each of which has room for all that is asked for."""
 MOST_ASKED_OF_NARROW = 8
 """Of a fleet whose receivers have little credit no more is asked than a worker computes at a time: else those
@@ -79,14 +78,15 @@ def _draw_fleet(random: Random, theme: Theme, seed: int) -> Plan:
     nodes = _draw_nodes(random, theme)
     searches = any(node.role == "retriever" for node in nodes)
     roomy = random.random() < theme.roomy
-    blocks, sequences = random.choice((40, 256) if searches else (24, 40, 256)), random.choice((2, 4, 8))
+    kv_blocks = random.choice((40, 256) if searches else (24, 40, 256))
+    max_sequences = random.choice((2, 4, 8))
     return Plan(
         seed,
         nodes,
         (),
         (),
-        kv_blocks=ROOMY_BLOCKS if roomy else blocks,
-        max_sequences=ROOMY_SEQUENCES if roomy else sequences,
+        kv_blocks=ROOMY_BLOCKS if roomy else kv_blocks,
+        max_sequences=ROOMY_SEQUENCES if roomy else max_sequences,
         local_prefill_tokens=random.choice((0, 0, 512)),
         batch_tokens=random.choice((512, 512, 48)),
         offloads=random.random() < 0.3,
