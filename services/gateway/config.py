@@ -254,6 +254,11 @@ class GatewayConfig(ServiceConfig):
     trim_to_context: bool = field_of(
         False, help="the oldest turns of a chat are left out where its model has no room for all of them"
     )
+    trim_space: bool = field_of(
+        False,
+        help="turns of a chat, but the model's own, are written without space that says nothing, and JSON of "
+        "tools without any between its parts",
+    )
     trim_duplicates: bool = field_of(
         False, help="a sentence that another passage says already, in nearly the same words, is left out"
     )
@@ -332,4 +337,5 @@ class GatewayConfig(ServiceConfig):
             duplicates=self.trim_duplicates,
             prompt_tokens=self.trim_prompt_tokens,
             fit_context=self.trim_to_context,
+            compact=self.trim_space,
         )

@@ -11,6 +11,7 @@ from shared.text.passage_room import fitting_places, utf8_bytes
 from shared.text.retrieval_prompt import passage_line, retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
 from shared.trimming.chat_budget import trim_chat
+from shared.trimming.compact_chat import CompactChat, compact_chat
 from shared.trimming.kept_text import NOTHING
 from shared.trimming.passage_compression import compress_passages
 
@@ -52,7 +53,10 @@ class ChatPromptBuilder:
         asked = message.trimming.query or (message.chat[-1].content if message.chat else "")
         self._left = compress_passages(message.passages, asked, message.trimming, self._count_tokens)
         self._passages = self._left.texts
-        self._turns = message.chat
+        written = CompactChat(message.chat)
+        if message.trimming.compact:
+            written = compact_chat(message.chat, self._count_tokens)
+        self._turns, self._compacted = written.turns, written.parts
 
     def build(self, room_bytes: int) -> BuiltChat:
         """Build the prompt with the best passages that fit into `room_bytes`, then into the message's limits.
@@ -78,7 +82,7 @@ class ChatPromptBuilder:
             token_ids,
             tuple(standing.index(place) + 1 if place in standing else 0 for place in range(len(sizes))),
             self._left.spans if any(self._left.spans) else (),
-            (*self._left.parts, *trimmed),
+            (*self._left.parts, *trimmed, *self._compacted),
         )
 
     def _trim_turns(self, places: Sequence[int]) -> tuple[TrimmedPart, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PASSAGES, SENTENCES, DUPLICATES, TURNS = "passages", "sentences", "duplicates", "turns"
-TRIMMED_PARTS = (PASSAGES, SENTENCES, DUPLICATES, TURNS)
+JSON, WHITESPACE = "json", "whitespace"
+TRIMMED_PARTS = (PASSAGES, SENTENCES, DUPLICATES, TURNS, JSON, WHITESPACE)
 """The parts of a prompt that may be left out: passages as a whole, sentences of passages, sentences that
-another passage says already, turns of a chat."""
+another passage says already, turns of a chat; space between the parts of JSON, and other space."""
 
 Spans = tuple[int, ...]
 """Parts of a text, as where each begins and ends, in characters; () is all of it, and (0, 0) nothing."""
@@ -20,7 +21,8 @@ class Trimming:
     `passage_tokens` bounds all passages together, as does `passage_share`, of what they have whole.
     `duplicates`: what another passage says already is left out. Sentences are chosen for `query`, or, where
     that is "", for the last turn. A chat has a prompt of at most `prompt_tokens`, by its oldest turns; with
-    `fit_context` of no more than there is room for.
+    `fit_context` of no more than there is room for. `compact`: its turns are written without space that says
+    nothing.
     """
 
     passage_tokens: int = 0
@@ -29,6 +31,7 @@ class Trimming:
     query: str = ""
     prompt_tokens: int = 0
     fit_context: bool = False
+    compact: bool = False
 
     @property
     def compresses(self) -> bool:
@@ -38,7 +41,7 @@ class Trimming:
     @property
     def of_chat(self) -> Trimming:
         """Return the budgets that have to do with a chat and with no passage."""
-        return Trimming(prompt_tokens=self.prompt_tokens, fit_context=self.fit_context)
+        return Trimming(prompt_tokens=self.prompt_tokens, fit_context=self.fit_context, compact=self.compact)
 
     def chat_tokens(self, room_tokens: int) -> int:
         """Return how long the prompt of a chat may be where there is room for so many tokens, 0 for any

@@ -5,5 +5,7 @@ near_duplicates      sentences that say what another one has said
 sentence_scores      how likely it is that a sentence answers the question
 passage_compression  passages shortened to a budget of tokens
 chat_budget          the oldest turns of a chat that are left out for a budget
+compact_text         JSON and text without space that says nothing
+compact_chat         a chat written so
 kept_text            what is left of a passage, and where in it a part of that stands
 """

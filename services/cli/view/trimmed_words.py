@@ -8,6 +8,8 @@ from typing import Protocol
 _WORDS = {
     "passages": ("passage", "passages"),
     "sentences": ("sentence of passages", "sentences of passages"),
+    "json": ("JSON text's space", "JSON texts' space"),
+    "whitespace": ("turn's space", "turns' space"),
     "turns": ("turn of the chat", "turns of the chat"),
     "duplicates": ("sentence that another passage says", "sentences that other passages say"),
 }

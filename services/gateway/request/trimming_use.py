@@ -29,6 +29,7 @@ def read_trimming(message: pb.GenerateRequest, usual: Trimming) -> Trimming:
         duplicates=asked.duplicates if asked.HasField("duplicates") else usual.duplicates,
         prompt_tokens=_budget(asked, "max_prompt_tokens", usual.prompt_tokens),
         fit_context=asked.fit_context if asked.HasField("fit_context") else usual.fit_context,
+        compact=asked.compact if asked.HasField("compact") else usual.compact,
     )
 
 

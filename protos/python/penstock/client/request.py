@@ -110,6 +110,7 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     drop_duplicates: bool
     max_prompt_tokens: int
     fit_context: bool
+    compact: bool
     cache: CacheModeName
     fallback: bool | Sequence[str]
     sticky_key: str
@@ -137,6 +138,7 @@ _TRIMMING_FIELDS = {
     "drop_duplicates": "duplicates",
     "max_prompt_tokens": "max_prompt_tokens",
     "fit_context": "fit_context",
+    "compact": "compact",
 }
 _RETRIEVAL_FIELDS = {
     "retrieve_may_degrade": "may_degrade",

@@ -36,7 +36,7 @@ HEADER_NAMES = (
 PARTS = ("retrieval", "trimming", "cache", "fallback", SESSION, THINKING)
 OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, *PARTS)
 BUDGET_COUNTS = ("max_passage_tokens", "max_prompt_tokens")
-BUDGET_FLAGS = ("duplicates", "fit_context")
+BUDGET_FLAGS = ("duplicates", "fit_context", "compact")
 BUDGETS = (*BUDGET_COUNTS, "passage_share", *BUDGET_FLAGS)
 """The budgets of a prompt; what they may be is checked where requests are."""
 MAX_COUNT_DIGITS = 9

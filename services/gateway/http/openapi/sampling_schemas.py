@@ -226,6 +226,7 @@ def trimming_options() -> Schema:
         ),
         "duplicates": flag("a sentence that another passage says already is left out"),
         "max_prompt_tokens": integer(0, 2**31 - 1, "of a chat, without its oldest turns; 0: any number"),
+        "compact": flag("space that says nothing is left out"),
         "fit_context": flag("the oldest turns are left out where the context has no room for them"),
     }
     return body_of(made, closed=True)

@@ -164,3 +164,12 @@ def test_older_turns_go_before_passages_do(prompts: PromptTokenizer) -> None:
     answer = prompts.tokenize_prompt(replace(asked, trimming=Trimming(prompt_tokens=room), room_tokens=room))
     assert answer.passage_places == (1, 2, 3)
     assert [part.what for part in answer.trimmed] == ["turns"]
+
+
+def test_json_of_a_tool_is_encoded_without_its_space_where_it_is_to(prompts: PromptTokenizer) -> None:
+    wide, short = '{ "rain" : [ 1 , 2 ] }', '{"rain":[1,2]}'
+    asked = Tokenize(chat=(ChatTurn("user", "a"), ChatTurn("tool", wide)), template_optional=True)
+    answer = prompts.tokenize_prompt(replace(asked, trimming=Trimming(compact=True)))
+    assert short in text_of(answer)
+    assert [(part.what, part.count) for part in answer.trimmed] == [("json", 1)]
+    assert wide in text_of(prompts.tokenize_prompt(asked))

@@ -35,6 +35,7 @@ def test_off_leaves_nothing_out() -> None:
 def test_each_budget_that_a_request_says_is_its_own() -> None:
     assert read(passage_share=1.0) == replace(USUAL, passage_share=1.0)
     assert read(max_passage_tokens=0, duplicates=False) == replace(USUAL, passage_tokens=0, duplicates=False)
+    assert read(compact=True) == replace(USUAL, compact=True)
     assert read(max_prompt_tokens=7, fit_context=False) == replace(USUAL, prompt_tokens=7, fit_context=False)
 
 
