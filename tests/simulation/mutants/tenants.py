@@ -36,10 +36,11 @@ TENANTS = (
         "            record.take(0, amount)\n",
     ),
     Mutant(
-        "each gateway counts a key by itself",
-        "services.gateway.keys.key_keeper",
-        "        return keeper_of(account.key_hash, gateways)\n",
-        "        return self._instance\n",
+        "what another gateway lets in is not counted",
+        "services.gateway.keys.key_desk",
+        "                if not self._keeper.begin(account, gateway, uses, tokens):\n"
+        "                    return KeyKeptElsewhere()\n",
+        "                pass\n",
     ),
     Mutant(
         "a key that was taken out goes on counting",

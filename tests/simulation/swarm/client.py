@@ -78,19 +78,20 @@ class Client:
 
     async def live(self) -> str:
         """Make the call and return how it ended, in one word."""
-        call, fleet = self._call, self._fleet
+        call, ask, fleet = self._call, ASKS[self._call.ask], self._fleet
         await asyncio.sleep(call.at_s)
         if not fleet.serves(call.gateway):
             self._record.note(call.name, "finds no gateway")
             return "no gateway"
-        self._record.note(call.name, f"asks for {ASKS[call.ask].what}")
+        self._record.note(call.name, f"asks for {ask.what}")
         fleet.tenancy.begin(call)
         self._began_s = fleet.world.now_s
         self._key_is_out = self._is_out()
         asking = fleet.client(CLIENTS).start(self._caller.ask(), call.name)
         leaving = asyncio.ensure_future(self._leave(asking))
         latest_s = self._deadline_s() + LATE_S + self._plan.stalls_s(call.gateway)
-        latest_s += SLOW_READER_S + LATE_S if call.read_pause_s else 0.0
+        if call.read_pause_s:  # what is on its way is read on, event by event
+            latest_s += SLOW_READER_S + LATE_S + call.read_pause_s * ask.n * ask.max_tokens
         try:
             await asyncio.wait({asking}, timeout=latest_s)
             return self._judge(asking)
