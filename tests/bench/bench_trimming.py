@@ -162,12 +162,12 @@ class Shortener:
         return sum(map(self.line, texts))
 
 
-def report_kept(asked: Sequence[Asked], shortener: Shortener) -> None:
+def report_kept(asked: Sequence[Asked], shortener: Shortener, shares: Sequence[float]) -> None:
     """Print how many of the answers that stood in the passages are left."""
     there = [each for each in asked if _has("\n".join(each.texts), each.marked)]
     print(f"{len(there)} of {len(asked)} marked answers stand in the passages found")
     print("share  sentences      passages       beginnings     (answers left, tokens left)")
-    for share in SHARES[1:]:
+    for share in shares:
         cells = []
         for way in (shortener.by_sentences, shortener.by_passages, shortener.by_beginnings):
             left = [way(each, share) for each in there]
@@ -189,14 +189,16 @@ def prompt_of(asked: Asked, texts: Sequence[str], tokenizer: TextTokenizer) -> l
     return tokenizer.encode_chat([ChatTurn("user", told)])
 
 
-def report_answers(asked: Sequence[Asked], shortener: Shortener, llm: LLM, adapter: str) -> None:
+def report_answers(
+    asked: Sequence[Asked], shortener: Shortener, llm: LLM, adapter: str, shares: Sequence[float]
+) -> None:
     """Print right answers and times by share."""
     tokenizer = shortener.tokenizer
     prompts = {
         share: [prompt_of(each, shortener.by_sentences(each, share), tokenizer) for each in asked]
-        for share in SHARES
+        for share in shares
     }
-    first_ms: dict[float, list[float]] = {share: [] for share in SHARES}
+    first_ms: dict[float, list[float]] = {share: [] for share in shares}
     one = SamplingParams(temperature=0.0, max_tokens=1)
     for begin in range(0, len(asked), BLOCK):
         for share, of in prompts.items():
@@ -216,7 +218,8 @@ def report_answers(asked: Sequence[Asked], shortener: Shortener, llm: LLM, adapt
         print(
             f"{share:4.2f}  {statistics.fmean(map(len, of)):13.0f}"
             f"  {statistics.median(first_ms[share]):13.1f} {p99:8.1f}"
-            f"  {right:4} of {len(asked)}  {f1}"
+            f"  {right:4} of {len(asked)}  {f1}",
+            flush=True,
         )
 
 
@@ -237,6 +240,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=600, help="of XQuAD's questions")
     parser.add_argument("--model", type=Path, help="folder or GGUF file of the model that answers")
     parser.add_argument("--adapter", type=Path, help="folder of an adapter over it")
+    parser.add_argument(
+        "--share", type=float, action="append", help=f"of tokens; {SHARES} where none is said"
+    )
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     if (options.xquad is None) == (options.questions is None):
@@ -245,19 +251,20 @@ def main() -> None:
     file = options.model or find_default_model()
     if file is None:
         parser.error("give --model: the default one is not installed")
+    shares = options.share or SHARES
     shortener = Shortener(TextTokenizer.load(file))
     if options.questions:
         asked = document_questions(options.questions, options.found)
     else:
         asked = xquad_questions(options.xquad, options.language, options.half, options.limit, options.found)
     if options.model is None:
-        report_kept(asked, shortener)
+        report_kept(asked, shortener, [share for share in shares if share < 1])
         return
     llm, adapter = LLM(options.model, threads=options.threads, prefix_cache=False), ""
     if options.adapter is not None:
         adapter = options.adapter.name
         llm.load_adapter(adapter, options.adapter)
-    report_answers(asked, shortener, llm, adapter)
+    report_answers(asked, shortener, llm, adapter, shares)
 
 
 if __name__ == "__main__":
