@@ -25,6 +25,12 @@ NOBODY: Any = None
 TRIAL = ChangeFlag("ada", "a trial", setting="rerank", value="false", guard="errors<1%", lasts_s=60)
 
 
+@pytest.fixture(autouse=True)
+def patient_with_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that others keep busy takes longer than a guard may wait."""
+    monkeypatch.setattr(flag_keeper, "DISK_S", 60.0)
+
+
 def keeper(file: Path, clock: FakeClock | None = None) -> FlagKeeper:
     return FlagKeeper.of(
         "gateway-0", GatewayConfig(flags=str(file)), NOBODY, FleetView(), clock or FakeClock()
