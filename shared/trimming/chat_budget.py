@@ -16,6 +16,8 @@ from shared.messages import TURNS, ChatTurn, TrimmedPart
 KEPT_ROLES = ("system", "developer")
 STEP_SHARE = 0.25
 """The part of the budget by which turns are left out together."""
+MAX_ROUNDS = 16
+"""A prompt is measured anew so often; if it is too long even then, all that may go goes at once."""
 TURN_TOKENS = 4
 """The tokens that a template writes around a turn, roughly: what counts is measured with the whole prompt."""
 
@@ -42,10 +44,10 @@ def trim_chat(
         return TrimmedChat(tuple(turns))
     costs = [sum(_cost(turns[place], count_tokens) for place in exchange) for exchange in older]
     step = max(1, int(STEP_SHARE * budget))
-    goal, count = 0, 0
+    goal, count, rounds = 0, 0, 0
     while excess > 0 and count < len(older):
-        goal += -(-excess // step) * step
-        count = max(count + 1, _reaching(costs, goal))
+        goal, rounds = goal - (-excess // step) * step, rounds + 1
+        count = max(count + 1, _reaching(costs, goal)) if rounds <= MAX_ROUNDS else len(older)
         excess = tokens_of_prompt(_without(turns, older[:count])) - budget
     left_out = sum(map(len, older[:count]))
     return TrimmedChat(

@@ -17,31 +17,42 @@ SAID_SHARE = 0.9
 """A sentence with this share of its words in an earlier one, or more, in their order, has been said."""
 LIKELY_SHARE = 0.6
 """Sentences are compared word by word where one has this share of its pairs of words in the other."""
-MAX_COMPARED_WORDS = 128
+MAX_COMPARED_WORDS = 64
 """A longer sentence has been said only where it is the same word by word."""
+MAX_REMEMBERED = 16
+"""The sentences, the first ones, by which a pair of words is remembered."""
+MAX_COMPARED_SENTENCES = 4
+"""The earlier sentences, those with the most pairs of words in common, with which one is compared."""
 
+Words = tuple[str, ...]
 Pair = tuple[str, str]
 
 
 def said_before(sentences: Sequence[PassageSentence]) -> list[bool]:
     """Return for each sentence whether an earlier one says as much."""
     said: list[bool] = []
+    words = [tuple(words_of(sentence.text)) for sentence in sentences]
     owners: dict[Pair, list[int]] = defaultdict(list)
     for place, sentence in enumerate(sentences):
-        pairs = _pairs(sentence.text)
+        pairs = _pairs(words[place])
         shared = Counter(owner for pair in pairs for owner in owners.get(pair, ()))
-        alike = [owner for owner, count in shared.items() if count >= LIKELY_SHARE * len(pairs)]
-        is_said = any(_says_all(sentences[owner], sentence) for owner in alike)
+        alike = [
+            owner
+            for owner, count in shared.most_common(MAX_COMPARED_SENTENCES)
+            if count >= LIKELY_SHARE * len(pairs)
+        ]
+        is_said = any(_says_all(sentences[one], words[one], sentence, words[place]) for one in alike)
         said.append(is_said)
         if not is_said:
             for pair in pairs:
-                owners[pair].append(place)
+                if len(owners[pair]) < MAX_REMEMBERED:
+                    owners[pair].append(place)
     return said
 
 
-def _says_all(earlier: PassageSentence, later: PassageSentence) -> bool:
+def _says_all(earlier: PassageSentence, said: Words, later: PassageSentence, again: Words) -> bool:
+    """Return whether one sentence of the words `said` says as much as a later one of the words `again`."""
     one, other = earlier.facts, later.facts
-    said, again = list(words_of(earlier.text)), list(words_of(later.text))
     if len(other.words) < FEWEST_WORDS or max(len(said), len(again)) > MAX_COMPARED_WORDS:
         return said == again
     says_more = other.numbers - one.numbers or other.names - one.words or one.is_negated != other.is_negated
@@ -59,7 +70,6 @@ def _in_order(said: Sequence[str], again: Sequence[str]) -> int:
     return longest[-1]
 
 
-def _pairs(text: str) -> set[Pair]:
+def _pairs(words: Words) -> set[Pair]:
     """Return the words of a text by two; of a single word, that alone."""
-    words = list(words_of(text))
     return set(pairwise(words)) or {(word, "") for word in words}

@@ -17,6 +17,8 @@ from shared.trimming.passage_sentences import PassageSentence, passage_sentences
 from shared.trimming.sentence_scores import sentence_scores
 
 CountTokens = Callable[[str], int]
+GIVEN_UP_PART = 16
+"""Of so many sentences one at a time is given up where they are too long together: a few rounds are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def compress_passages(
         kept = _best(fresh, sentence_scores(question, fresh), costs, budget)
         left = _left(passages, sentences, kept)
     while kept and costs.of_lines(left.texts) > budget:  # pieces that cost more beside each other than alone
-        kept = kept[:-1]
+        kept = kept[: len(kept) - max(1, len(kept) // GIVEN_UP_PART)]
         left = _left(passages, sentences, kept)
     parts = _parts(sentences, said, kept, left.texts, costs)
     return CompressedPassages(left.texts, left.spans, parts) if parts else whole

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from shared.messages import ChatTurn, ToolCall
-from shared.trimming.chat_budget import TURN_TOKENS, TrimmedChat, exchanges, trim_chat
+from shared.trimming.chat_budget import MAX_ROUNDS, TURN_TOKENS, TrimmedChat, exchanges, trim_chat
 
 SYSTEM = ChatTurn("system", "be brief")
 LAST = ChatTurn("user", "and now the last question")
@@ -84,3 +84,16 @@ def test_while_a_chat_grows_its_prompts_mostly_begin_alike() -> None:
     firsts = [trimmed([SYSTEM, *turns[: 2 * count], LAST], 300).turns[1] for count in range(12, 30)]
     changes = sum(one != other for one, other in pairwise(firsts))
     assert changes <= 7  # of 17: one for each step of a quarter of the budget, not one for each exchange
+
+
+def test_a_prompt_that_gets_no_shorter_is_measured_a_few_times_alone() -> None:
+    """A template may write nothing of a turn."""
+    measured: list[int] = []
+
+    def as_long_as_ever(turns: Sequence[ChatTurn]) -> int:
+        measured.append(len(turns))
+        return 17
+
+    left = trim_chat([*history(100 * MAX_ROUNDS), LAST], 16, as_long_as_ever, words)
+    assert left.turns == (LAST,)
+    assert len(measured) <= MAX_ROUNDS + 2
