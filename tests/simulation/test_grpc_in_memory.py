@@ -212,8 +212,8 @@ async def test_nothing_is_written_after_the_end(serve: Serve) -> None:
     raised: asyncio.Queue[BaseException] = asyncio.Queue()
 
     async def method(_: Served, message: bytes, call: Any) -> None:
-        await call.write(message)
         try:
+            await call.write(message)  # whose end the cancel may overtake
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             try:
