@@ -31,6 +31,8 @@ log = structlog.get_logger()
 
 SWEEP_S = 0.05
 """The shortest time between two looks who is silent."""
+STANDSTILL_S = SUSPECT_AFTER_S / 2
+"""A server that answers so late has stood still: nobody else is blamed for that silence."""
 MIN_BEAT_S = 0.02
 """Changes within this time share one heartbeat."""
 SETTLE_S = 0.005
@@ -228,11 +230,15 @@ class FleetView:
 
     async def _heard_all(self) -> bool:
         """Return whether all that the server had for us is here. What this takes is our lag, or the
-        server's."""
+        server's: one that has stood still passes on later what others have told it meanwhile."""
+        asked_s = self._clock.monotonic_s()
         try:
             await self._bus.flush()
         except Unavailable:
             return False
+        took_s = self._clock.monotonic_s() - asked_s
+        if took_s >= STANDSTILL_S:
+            self._state.excuse(SUSPECT_AFTER_S + took_s)
         return True
 
 

@@ -18,7 +18,7 @@ from shared.trimming.sentence_scores import sentence_scores
 
 CountTokens = Callable[[str], int]
 GIVEN_UP_PART = 16
-"""Of so many sentences one at a time is given up where they are too long together."""
+"""The sentences of which one at a time is given up where they are too long together."""
 
 
 @dataclass(frozen=True, slots=True)

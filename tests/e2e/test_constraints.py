@@ -76,6 +76,7 @@ def trials(stack: Stack) -> tuple[int, int]:
     return round(tried[0]), round(tried[1])
 
 
+@pytest.mark.thorough  # on a busy machine a worker that waits long for the other's word tries it, too
 async def test_a_grammar_is_tried_once_for_the_two_workers_that_need_it(
     get_stack: GetStack, oracle: Oracle
 ) -> None:
