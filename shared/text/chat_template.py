@@ -16,15 +16,12 @@ from jinja2.utils import Namespace
 
 from shared.errors import InvalidRequest, TooLarge
 from shared.text.template_limits import LimitedEnvironment, counted_steps
-from shared.text.thinking_formats import find_thinking
+from shared.text.thinking_formats import SWITCHES, find_thinking
 from shared.text.tool_formats import find_format
 
 MAX_RENDERED_CHARS = 8 << 20
 """A template that writes more is stopped; no context window is that long."""
 
-SWITCHES = ("enable_thinking", "thinking")
-"""The names under which templates are told whether the model thinks: Qwen's and most others', Granite's and
-DeepSeek's."""
 EFFORT = "reasoning_effort"
 """The name under which gpt-oss' template is told how much."""
 TEMPLATE_EFFORTS = ("low", "medium", "high")

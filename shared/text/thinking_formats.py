@@ -81,6 +81,10 @@ THINKING_FORMATS: Mapping[str, ThinkingFormat] = {
     each.name: each for each in (THINK, RESPONSE, GRANITE, MAGISTRAL, COHERE, HARMONY)
 }
 
+SWITCHES = ("enable_thinking", "thinking")
+"""The names under which templates are told whether the model thinks: Qwen's and most others', Granite's and
+DeepSeek's."""
+
 
 def find_thinking(template: str) -> ThinkingFormat | None:
     """Return the format that a chat template teaches, None where it knows nothing of thinking."""

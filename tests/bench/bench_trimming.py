@@ -1,4 +1,4 @@
-"""What it costs to answer from shorter passages, and what it saves: XQuAD and the documentation's questions.
+"""Measure what shorter passages save, and which answers they cost: XQuAD and the documentation's questions.
 
     python -m tests.bench.bench_trimming --xquad DIR [--language en] [--found 3] [--half reported]
     python -m tests.bench.bench_trimming --xquad DIR --model FILE [--adapter DIR] [--limit 200]

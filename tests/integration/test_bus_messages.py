@@ -81,7 +81,7 @@ async def server(nats_url: str) -> AsyncIterator[Server]:
 
 
 def soon() -> Deadline:
-    """Of an ask that is over at once, on a busy machine too."""
+    """The deadline of an ask that is over at once, on a busy machine too."""
     return Deadline.after(60.0)
 
 

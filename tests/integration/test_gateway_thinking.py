@@ -1,4 +1,4 @@
-"""What a model thinks through a gateway, over both edges: apart from what it answers."""
+"""A gateway tells what a model thinks apart from what it answers, over both edges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAID = "So <b.\n</think>\n\nIt rains."
 
 
 def thinking(message: Message) -> Answer:
-    """As a tokenizer whose chat template opens the thinking of its model."""
+    """Answer as a tokenizer whose chat template opens the thinking of its model."""
     if not isinstance(message, Tokenize):
         return default_answer(message)
     tool_format = "hermes" if message.tools else ""

@@ -48,7 +48,7 @@ class TurnRecord:
 
     @property
     def computing_s(self) -> float:
-        """What an engine alone computes for, of a prompt of which so much is cached, in one step."""
+        """The time of one step in which an engine alone computes what of the prompt is not cached."""
         return USUAL.us([(self.cached_tokens, self.prompt_tokens - self.cached_tokens)]) / 1e6
 
     @property

@@ -9,6 +9,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.answer.thinking_parser import ThinkingParser
 from services.gateway.request.tool_calls import ToolCallParser, new_call_id
 from shared.messages import NO_THINKING, PromptThinking
+from shared.sampling.thinking import OPENING_TOKENS
 from shared.text.thinking_formats import THINKING_FORMATS
 from shared.text.tool_formats import ToolFormat
 
@@ -60,8 +61,6 @@ class AnswerFormat:
 
 
 PLAIN_ANSWER = AnswerFormat()
-OPENING_TOKENS = 4
-"""The first tokens of an output, in which thinking is opened: white space may stand before it."""
 
 
 class AnswerReader:

@@ -32,15 +32,15 @@ PROMPT_S = 8.0
 SLOW_STEPS_S = 0.5
 """It may take so much longer for each time that its engines are slower."""
 LOST_ONCE_S = 4.5
-"""Where one message is lost, and engines are fast, it has ended after so long."""
+"""The longest time of a call where one message is lost, and engines are fast."""
 KNOWN_SILENCE_S = 1.9
-"""Where one worker is silent and everybody knows, nobody waits for its answer, which would take longer."""
+"""The longest time of a call where one worker is silent and everybody knows: nobody waits for its answer."""
 LEFT_S = 1.5
 """Nothing is held for a client that has left so long ago, where nothing breaks and steps are short."""
 SHORT_S = 0.4
 """A call of less time may fail for want of somebody who is on its way back."""
 CANNOT_BE_COMPUTED = "to compute and"
-"""What a gateway says where nobody computes a prompt in the time that it has, however idle they are."""
+"""The words of a gateway where nobody computes a prompt in the time that it has, however idle they are."""
 CALLED_INVALID = ("INVALID_ARGUMENT", "invalid_value")
 """What a gateway says to a request that no worker would take; clients of a plan make none."""
 POISON = "workers failed while they computed this request"

@@ -6,13 +6,12 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.fields.json_fields import JsonFields
 from services.gateway.request.thinking_use import EFFORTS, MAX_THINKING_DEADLINE_MS
 from shared.sampling.parameters import MAX_OUTPUT_TOKENS, Bounds
+from shared.text.thinking_formats import SWITCHES
 
 THINKING = "thinking"
 EFFORTS_BY_NAME = {word: effort for effort, word in EFFORTS.items()}
 THINKING_TOKENS = Bounds(0, MAX_OUTPUT_TOKENS, integer=True)
 THINKING_MS = Bounds(1, MAX_THINKING_DEADLINE_MS, integer=True)
-SWITCHES = ("enable_thinking", "thinking")
-"""The arguments of chat templates that turn thinking on and off; others are left out."""
 
 
 def read_thinking(body: JsonFields, options: JsonFields) -> pb.Thinking | None:
@@ -47,7 +46,7 @@ def _effort(fields: JsonFields, name: str) -> pb.ReasoningEffort | None:
 
 
 def _switched(body: JsonFields) -> pb.ReasoningEffort | None:
-    """Return that there is to be no thinking, where a template's argument says so."""
+    """Return that there is to be no thinking, where a template's argument says so; others are left out."""
     arguments = body.object("chat_template_kwargs")
     off = [name for name in SWITCHES if not arguments.flag(name, default=True)]
     return pb.REASONING_EFFORT_NONE if off else None

@@ -14,12 +14,7 @@ from services.gateway.http.fields.penstock_options import (
     PRIORITIES_BY_NAME,
 )
 from services.gateway.http.fields.sampling_fields import SCALAR_FIELDS, TOKEN_ID, TOKEN_IDS, TOP_K_OFF
-from services.gateway.http.fields.thinking_fields import (
-    EFFORTS_BY_NAME,
-    SWITCHES,
-    THINKING_MS,
-    THINKING_TOKENS,
-)
+from services.gateway.http.fields.thinking_fields import EFFORTS_BY_NAME, THINKING_MS, THINKING_TOKENS
 from services.gateway.http.openapi.schema_parts import (
     Schema,
     any_of,
@@ -63,6 +58,7 @@ from shared.sampling.parameters import (
     PARAMETERS,
     Bounds,
 )
+from shared.text.thinking_formats import SWITCHES
 
 _OPTION_HELP = {
     "deadline_ms": "the time for the whole answer",
