@@ -21,7 +21,6 @@ from tests.chaos.soak.clients import Clients, ask_undisturbed
 from tests.chaos.soak.disturber import Disturber
 from tests.chaos.soak.footprint import POOL_MB, Footprints, footprint_of, shared_memory
 from tests.chaos.world import Models, held_for
-from tests.support.data import REPOSITORY
 from tests.support.nats_cluster import NatsCluster
 from tests.support.stack import Stack, value_of
 from tests.support.wait import until
@@ -36,10 +35,7 @@ CLIENTS = 8
 DOORS_PER_TENANT = 2
 NOT_FLAT = "NO"
 POOLS = tuple(f"PENSTOCK_{role}_KV_MEMORY_MB" for role in ("PREFILL", "DECODE", "SPECULATOR"))
-OPTIONS = (
-    *("--gateway", "2", "--retriever", "2", "--speculator", "2"),
-    *("--corpus", str(REPOSITORY / "README.md")),
-)
+OPTIONS = ("--gateway", "2", "--retriever", "2", "--speculator", "2")
 
 
 @dataclass(frozen=True, slots=True)

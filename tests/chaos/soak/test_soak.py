@@ -12,12 +12,15 @@ from typing import cast
 import pytest
 
 from penstock.client import PenstockError, Shed, StreamLost, Unavailable
+from services.launcher.options import parse_options
 from tests.chaos.soak import clients as clients_module
 from tests.chaos.soak.asks import ASKS, NUMBERS, Door, Heard
 from tests.chaos.soak.clients import Clients
 from tests.chaos.soak.footprint import BOUNDS, LEAST_LOOKS, Footprints, footprint_of, quarters
 from tests.chaos.soak.schedule import LONGEST_GAP_S, MAKE, ROLLS_UNTIL, WEIGHTS, Disturbance, Schedule
-from tests.chaos.soak.soak import TENANTS, Tenants
+from tests.chaos.soak.soak import OPTIONS, TENANTS, Tenants
+from tests.chaos.world import Models
+from tests.support.models import target_model
 
 DOOR = cast(Door, None)
 Says = Callable[[Heard], None]
@@ -31,6 +34,14 @@ def drawn(seed: int, share: float = 0.0, count: int = 300) -> list[Disturbance]:
 def test_a_seed_draws_the_same_again_and_another_one_something_else() -> None:
     assert drawn(7) == drawn(7)
     assert drawn(7) != drawn(8)
+
+
+def test_its_stack_is_one_that_can_be_started(tmp_path: Path) -> None:
+    """Nothing but a soak starts it."""
+    models = Models(target_model(tmp_path), target_model(tmp_path))
+    options = parse_options(models.options(*OPTIONS), {})
+    assert options.problems == ()
+    assert options.counts["gateway"] == 2
 
 
 def test_all_kinds_of_things_happen_and_none_is_waited_for_too_long() -> None:
