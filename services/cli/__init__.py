@@ -9,6 +9,7 @@ view/             what a terminal shows: text as it comes, Markdown, tables
 ask/              commands that talk with a gateway
 fleet/            commands that look after a running fleet
 bench/            a load generator, for Penstock and for others
+router/           what chooses among several models
 usage/            what tenants have used, and what it costs
 local/            commands that need no fleet
 completion        all of them, for a shell

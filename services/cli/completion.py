@@ -40,8 +40,8 @@ from services.cli.local.index import build_index_parser
 from services.cli.local.list_models import build_list_parser
 from services.cli.local.pull import build_pull_parser
 from services.cli.local.remove_model import build_rm_parser
-from services.cli.local.router import build_router_parser
 from services.cli.local.show_model import build_show_parser
+from services.cli.router.router import build_router_parser
 from services.cli.usage.usage import build_usage_parser
 
 SHELLS = ("bash", "zsh", "fish")

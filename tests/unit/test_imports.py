@@ -227,6 +227,7 @@ CLI_ORDER = (
     "flags",
     "capacity",
     "local",
+    "router",
     "__main__",
     "completion",
 )

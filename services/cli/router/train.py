@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,35 +13,27 @@ from services.cli.view.table import table
 from shared.errors import PenstockError
 from shared.process.cores import usable_cores
 from shared.process.quiet_end import interrupts_end_at_once
-from shared.telemetry import logging
 
 if TYPE_CHECKING:
     from shared.training.difficulty import HeldOutErrors
 
 
-def build_router_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock router",
-        description="Look after what chooses among several models.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    train = commands.add_parser(
+def add_train_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
         "train",
         help="learn which questions are hard",
         description="Learn from questions which of them are hard, for hard_above and hard_below in the rules "
         "of virtual models, and say how often that is wrong on questions that were held out.",
     )
-    train.add_argument(
+    parser.add_argument(
         "examples", type=Path, metavar="FILE", help='lines of {"text": "…", "label": "hard"} or "easy"'
     )
-    train.add_argument("--out", type=Path, required=True, metavar="FILE", help="becomes the classifier")
-    train.add_argument("--seed", type=natural, default=0, metavar="N", help="of which examples are held out")
-    return parser
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="becomes the classifier")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of which examples are held out")
 
 
-def main(argv: Sequence[str]) -> int:
-    args = build_router_parser().parse_args(argv)
-    logging.configure("warning", "cli", "cli")
+def train(args: argparse.Namespace) -> int:
+    """Write the classifier and print its errors; return the exit code."""
     # The model library takes seconds to import: only for this command, and only now.
     with interrupts_end_at_once():
         from shared.files.difficulty_head import write_difficulty_head  # noqa: PLC0415

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.local.router import main
+from services.cli.router.router import main
 from shared.files.difficulty_head import read_difficulty_head
 from shared.retrieval.encoders.embedder import MODEL_NAME, Embedder
 
