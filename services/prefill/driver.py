@@ -79,11 +79,13 @@ class PrefillDriver(EngineDriver[StepResult]):
         ]
 
     def _moving(self, on_layer: LayerCallback) -> LayerCallback:
-        """Every layer is progress: a chunk of a large model may take longer than anything may stand still."""
+        """Every layer is progress: a chunk of a large model may take longer than anything may stand still,
+        and than whoever fetches a prefix from here should wait."""
 
         def call(layer: int, start_token: int, end_token: int) -> None:
             self.activity.move()
             on_layer(layer, start_token, end_token)
+            self.carry_out_between_layers()
 
         return call
 

@@ -57,7 +57,9 @@ class PrefixLoans:
         names = unpack_hashes(request.block_hashes)
         share, until = checked_share(request.share), until.shrink(MAX_LOAN_S)
         self._lent[key] = len(names)
-        loan = self._driver.call_soon(lambda engine: engine.lend_prefix(sequence_key(*key), names, share))
+        loan = self._driver.call_soon(
+            lambda engine: engine.lend_prefix(sequence_key(*key), names, share), between_layers=True
+        )
         task = self._tasks.start(f"lend-{key[0]}", self._offer(delivery, request.receiver, loan, until))
         self._lending.add(task)
         task.add_done_callback(self._lending.discard)

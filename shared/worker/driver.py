@@ -39,6 +39,19 @@ class EngineSnapshot:
     events: tuple[BlockEvent, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
+class _LayerOrder:
+    """An order that is carried out once, at its turn or before that between two layers of a step."""
+
+    call: Callable[[Engine], object]
+    taken: bool = False
+
+    def __call__(self, engine: Engine) -> None:
+        if not self.taken:
+            self.taken = True
+            self.call(engine)
+
+
 class EngineDriver(Generic[R]):
     """R is what a step ends with. `wake` is called on the event loop when one is done."""
 
@@ -117,10 +130,14 @@ class EngineDriver(Generic[R]):
         self._learn(snapshot)
         return value
 
-    def call_soon(self, call: Callable[[Engine], T]) -> asyncio.Future[T]:
+    def call_soon(self, call: Callable[[Engine], T], *, between_layers: bool = False) -> asyncio.Future[T]:
         """Run `call` in the engine's thread when no step runs, behind the releases that wait by now; the
         future gets what it returns, or the PenstockError that it raises. A cancel of it comes too late for
-        the call."""
+        the call.
+
+        `between_layers`: it does not wait for the end of a step, but comes between two layers of it. It may
+        hold blocks that are there, and may neither take any nor give any back.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -140,7 +157,7 @@ class EngineDriver(Generic[R]):
             else:
                 loop.call_soon_threadsafe(tell, result, None)
 
-        self._orders.append(order)
+        self._orders.append(_LayerOrder(order) if between_layers else order)
         self._wake()
         return answer
 
@@ -243,6 +260,12 @@ class EngineDriver(Generic[R]):
     def _carry_out_orders(self, count: int) -> None:
         for _ in range(count):
             self._orders.popleft()(self.engine)
+
+    def carry_out_between_layers(self) -> None:
+        """Carry out the orders that do not wait for the end of the step that runs."""
+        for order in tuple(self._orders):
+            if isinstance(order, _LayerOrder):
+                order(self.engine)
 
     def _take_snapshot(self) -> EngineSnapshot:
         engine = self.engine

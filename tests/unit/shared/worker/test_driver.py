@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
@@ -187,6 +188,32 @@ async def test_a_call_waits_for_the_step_that_runs_and_gets_its_answer(
     assert await answer == driver.engine.config.kv_blocks
     with pytest.raises(InvalidRequest, match="is not running here"):
         await refused
+
+
+async def test_a_call_between_layers_waits_for_no_step_and_is_made_once(
+    driver: EngineDriver[StepResult],
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def step(_: Engine) -> StepResult:
+        asked.wait(60)
+        driver.carry_out_between_layers()
+        answered.wait(60)
+        return NO_STEP
+
+    driver.begin_step(step)
+    calls: list[int] = []
+    soon = driver.call_soon(lambda _: calls.append(1), between_layers=True)
+    later = driver.call_soon(lambda _: calls.append(2))
+    asked.set()
+    async with asyncio.timeout(60):
+        await soon
+    assert (calls, driver.stepping) == ([1], True)
+    answered.set()
+    await until(lambda: driver.take_result() is not None)
+    await driver.flush_releases()
+    await later
+    assert calls == [1, 2]
 
 
 async def test_a_call_that_nobody_waits_for_any_more_is_made_all_the_same(
