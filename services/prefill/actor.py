@@ -24,7 +24,7 @@ from shared.kv.both_sides import BothSides, MakeReceiver
 from shared.kv.expiring import Expiring
 from shared.kv.sending.sender import KvSender
 from shared.kv.transfer_key import OnFailed, OnReleased, TransferKey
-from shared.messages import Accepted, Held
+from shared.messages import Accepted, FetchReport, Held
 from shared.process.service import Service
 from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
@@ -104,6 +104,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             self.bus,
             self._driver,
             self._rate,
+            self._on_fetch_ended,
             self.wake,
         )
         await self._fetches.open(engine, self._make_receiver)
@@ -128,9 +129,17 @@ class PrefillActor(WorkerActor[PrefillJob]):
             live=len(self._book.jobs) - len(self._book.queue),
             kv_blocks_free=self._driver.snapshot.free_blocks,
             queued=len(self._book.queue),
-            queued_tokens=self._book.queue.queued_tokens + self._book.computing_tokens,
+            queued_tokens=self._book.uncomputed_tokens,
             tenant_queues=self._book.tenant_queues,
         )
+
+    def fetch_report(self) -> FetchReport:
+        return self._fetches.report()
+
+    def _on_fetch_ended(self, job: PrefillJob) -> None:
+        """The job waits for its prefix no longer, and may be shorter."""
+        self._book.queue.shorten(job.entry())
+        self._service.changed()
 
     def held(self) -> Iterable[Held]:
         for job in self._book.jobs.values():

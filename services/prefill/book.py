@@ -116,6 +116,16 @@ class PrefillBook(JobBook[PrefillJob]):
         return tuple(TenantQueue(TenantShare(tenant, weights[tenant]), count) for tenant, count in most)
 
     @property
+    def uncomputed_tokens(self) -> int:
+        """The tokens that are to be computed here before a prompt that comes now: of those that wait, that
+        are about to join the engine and that it has, without what is on its way here."""
+        return sum(
+            job.remaining_tokens - job.coming_tokens
+            for job in self.jobs.values()
+            if job.phase in (JobPhase.QUEUED, JobPhase.COMPUTING)
+        )
+
+    @property
     def computing_tokens(self) -> int:
         """Tokens of admitted jobs that are still to compute."""
         return sum(job.remaining_tokens for job in self.in_phase(JobPhase.COMPUTING))

@@ -9,7 +9,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.kv.expiring import Expiring
 
 FIRST_ANSWER_S = 0.005
-"""Taken for a lender that has not been asked yet: the time until its blocks begin to come."""
+"""Taken while nothing has been fetched: the time until the blocks of a lender begin to come."""
 FIRST_BYTES_PER_S = 200e6
 """The same of their speed, which NATS has on a busy host; shared memory has ten times that."""
 RATED_BYTES = 1 << 20
@@ -22,6 +22,8 @@ FAILED_S = 5.0
 """The time for which nothing is fetched from a lender, after a fetch that failed."""
 MAX_LENDERS = 256
 """The lenders of which something is remembered."""
+_ANY = ""
+"""Stands for all lenders together; none has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +33,36 @@ class LenderSpeed:
     answer_s: float = FIRST_ANSWER_S
     bytes_per_s: float = FIRST_BYTES_PER_S
 
+    def predicted_s(self, num_bytes: int) -> float:
+        """Return how long `num_bytes` take from it."""
+        return self.answer_s + num_bytes / self.bytes_per_s
+
 
 class FetchPrices:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._speeds: Expiring[str, LenderSpeed] = Expiring(MAX_LENDERS, REMEMBERED_S)
+        self._speeds: Expiring[str, LenderSpeed] = Expiring(MAX_LENDERS + 1, REMEMBERED_S)
         self._failed: Expiring[str, bool] = Expiring(MAX_LENDERS, FAILED_S)
 
-    def predicted_s(self, lender: str, num_bytes: int, wait_s: float) -> float:
-        """Return how long `num_bytes` take from `lender`, whose engine gets to it within `wait_s`; infinity
-        where a fetch from it has just failed."""
-        now_s = self._clock.monotonic_s()
-        self._speeds.forget(now_s)
-        self._failed.forget(now_s)
+    def predicted_s(self, lender: str, num_bytes: int) -> float:
+        """Return how long `num_bytes` take from `lender`; infinity where a fetch from it has just failed. One
+        that was not asked yet is thought to be as others are."""
+        self._forget()
         if self._failed.get(lender) is not None:
             return math.inf
-        speed = self._speeds.get(lender) or LenderSpeed()
-        return max(speed.answer_s, wait_s) + num_bytes / speed.bytes_per_s
+        return (self._speeds.get(lender) or self._usual).predicted_s(num_bytes)
+
+    def usual(self) -> LenderSpeed | None:
+        """Return the speed that a lender is thought to have; None where a fetch has just failed."""
+        self._forget()
+        return None if len(self._failed) else self._usual
 
     def observe(self, lender: str, answer_s: float, num_bytes: int, transfer_s: float) -> None:
         """A fetch was answered after `answer_s`, and its bytes have come within `transfer_s` of that."""
+        for each in (lender, _ANY):
+            self._observe(each, answer_s, num_bytes, transfer_s)
+
+    def _observe(self, lender: str, answer_s: float, num_bytes: int, transfer_s: float) -> None:
         before = self._speeds.get(lender)
         rated = num_bytes >= RATED_BYTES
         speed = LenderSpeed(
@@ -69,3 +81,12 @@ class FetchPrices:
     def observe_failure(self, lender: str) -> None:
         """A fetch from it has failed, or took longer than computing would have."""
         self._failed.put(lender, True, self._clock.monotonic_s())
+
+    @property
+    def _usual(self) -> LenderSpeed:
+        return self._speeds.get(_ANY) or LenderSpeed()
+
+    def _forget(self) -> None:
+        now_s = self._clock.monotonic_s()
+        self._speeds.forget(now_s)
+        self._failed.forget(now_s)

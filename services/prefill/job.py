@@ -22,6 +22,7 @@ class PrefillJob(Job):
     started_s: float = 0.0
     computed_tokens: int = 0
     fetching: bool = False  # it waits for its prefix, which comes from another worker
+    coming_tokens: int = 0  # those that are on their way
     fetch_s: float = 0.0  # how long it has waited for that
     fetched_tokens: int = 0  # those that have come
     refused_s: float | None = None  # when it first found no room in the engine

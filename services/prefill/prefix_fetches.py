@@ -10,7 +10,6 @@ computed.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ import structlog
 from services.prefill.driver import PrefillDriver
 from services.prefill.fetch_price import FetchPrices
 from services.prefill.job import PrefillJob
+from shared.blocks.prefix_fetch import LEAST_BLOCKS, MAX_FETCH_S, is_worth_fetching
 from shared.bus import Bus
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
@@ -27,7 +27,7 @@ from shared.errors import DeadlineExpired, PenstockError
 from shared.kv.both_sides import MakeReceiver
 from shared.kv.receiving.receiver import KvReceiver
 from shared.kv.transfer_key import TransferKey
-from shared.messages import LendPrefix, PrefixLender, pack_hashes
+from shared.messages import NO_FETCHES, FetchReport, LendPrefix, PrefixLender, pack_hashes
 from shared.seams.clock import SYSTEM_CLOCK
 from shared.tasks import Tasks, cancel_until_done
 from shared.telemetry import metrics
@@ -36,14 +36,8 @@ from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()
 
-LEAST_BLOCKS = 4
-"""The fewest blocks that are worth asking for."""
 MAX_FETCH_BYTES = 512 << 20
 """The most bytes of one fetch; of a longer prefix the first part is fetched."""
-MAX_FETCH_S = 2.0
-"""The longest that a prompt waits for its prefix, however long that takes to compute."""
-MARGIN = 2.0
-"""A prefix is fetched where computing it is predicted to take so many times as long at least."""
 
 
 def fetch_id(request_id: str) -> str:
@@ -77,6 +71,7 @@ class _Fetch:
 class PrefixFetches:
     """The fetches of a worker, at most `limit` at a time; `rate` is how fast it computes prompts.
 
+    `ended` hears of jobs that wait for theirs no longer, some with less to compute than before.
     `on_complete`, `on_failed` and `on_released` are the receiver's callbacks, from anywhere on the loop.
     """
 
@@ -87,6 +82,7 @@ class PrefixFetches:
         bus: Bus,
         driver: PrefillDriver,
         rate: TokenRate,
+        ended: Callable[[PrefillJob], None],
         wake: Callable[[], None],
     ) -> None:
         """`instance` is this worker."""
@@ -95,6 +91,7 @@ class PrefixFetches:
         self._bus = bus
         self._driver = driver
         self._rate = rate
+        self._ended = ended
         self._wake = wake
         self._prices = FetchPrices()
         self._tasks = Tasks()
@@ -112,11 +109,22 @@ class PrefixFetches:
         fetch = self._worthwhile(job, lender)
         if fetch is None:
             return
-        job.fetching = True
+        job.fetching, job.coming_tokens = True, (len(fetch.names) - fetch.known) * BLOCK_TOKENS
         began_s = SYSTEM_CLOCK.monotonic_s()
         task = self._tasks.start(f"fetch-{job.request_id}", self._fetch(fetch))
         self._under_way[fetch.transfer_key] = fetch, task
         task.add_done_callback(lambda _: self._end(fetch, began_s))
+
+    def report(self) -> FetchReport:
+        """Return what a fetch from a lender costs now; NO_FETCHES where none would begin."""
+        speed = self._prices.usual()
+        if speed is None or len(self._under_way) >= self._limit:
+            return NO_FETCHES
+        return FetchReport(
+            answer_us=round(speed.answer_s * 1e6),
+            tokens_per_s=speed.bytes_per_s * BLOCK_TOKENS / self._block_bytes,
+            most_tokens=MAX_FETCH_BYTES // self._block_bytes * BLOCK_TOKENS,
+        )
 
     def cancel(self, job: PrefillJob) -> None:
         """Nobody needs the job's prefix any more."""
@@ -131,32 +139,31 @@ class PrefixFetches:
     # ---- whether it is worth it ---------------------------------------------------------------------
 
     def _worthwhile(self, job: PrefillJob, lender: PrefixLender) -> _Fetch | None:
-        layout, known = self._driver.engine.layout, job.cached_tokens // BLOCK_TOKENS
-        block_bytes = layout.block_bytes * layout.groups.count
-        end = min(max(0, lender.blocks), job.max_reusable_blocks, known + MAX_FETCH_BYTES // block_bytes)
+        known = job.cached_tokens // BLOCK_TOKENS
+        end = min(
+            max(0, lender.blocks), job.max_reusable_blocks, known + MAX_FETCH_BYTES // self._block_bytes
+        )
         names = job.spec.block_hashes[:end]
         missing = len(names) - known
-        rate = self._rate.tokens_per_s or lender.tokens_per_s  # workers of one model are mostly alike
-        nobody = lender.instance in ("", self._instance)
-        if nobody or not self._limit or missing < LEAST_BLOCKS or not 0 < rate < math.inf:
+        if lender.instance in ("", self._instance) or not self._limit or missing < LEAST_BLOCKS:
             return None
-        num_bytes, compute_s = missing * block_bytes, missing * BLOCK_TOKENS / rate
-        fetch_s = self._prices.predicted_s(lender.instance, num_bytes, self._wait_s(lender))
-        if MARGIN * fetch_s > compute_s:
+        num_bytes = missing * self._block_bytes
+        rate = self._rate.tokens_per_s or lender.tokens_per_s  # workers of one model are mostly alike
+        fetch_s = self._prices.predicted_s(lender.instance, num_bytes)
+        if not is_worth_fetching(missing, fetch_s, rate):
             self._count("not_worth_it")
             return None
         if len(self._under_way) >= self._limit:
             self._count("busy")
             return None
-        limit = job.deadline.shrink(min(compute_s, MAX_FETCH_S))
+        limit = job.deadline.shrink(min(missing * BLOCK_TOKENS / rate, MAX_FETCH_S))
         return _Fetch(job, lender, names, known, num_bytes, limit)
 
-    def _wait_s(self, lender: PrefixLender) -> float:
-        """Return how long a busy lender's engine takes until it gets to a question: a step of it at most."""
-        if not 0 < lender.tokens_per_s < math.inf:
-            return 0.0
-        step_tokens = min(self._driver.engine.config.max_batch_tokens, max(0, lender.queued_tokens))
-        return step_tokens / lender.tokens_per_s
+    @property
+    def _block_bytes(self) -> int:
+        """The bytes of a block of all groups of layers."""
+        layout = self._driver.engine.layout
+        return layout.block_bytes * layout.groups.count
 
     # ---- one fetch ----------------------------------------------------------------------------------
 
@@ -222,7 +229,7 @@ class PrefixFetches:
     def _take(self, fetch: _Fetch) -> None:
         """The prefix cache has all of it now."""
         job, fetch.outcome = fetch.job, "fetched"
-        job.cached_tokens = len(fetch.names) * BLOCK_TOKENS
+        job.cached_tokens, job.coming_tokens = len(fetch.names) * BLOCK_TOKENS, 0
         job.fetched_tokens = job.cached_tokens - fetch.known * BLOCK_TOKENS
         metrics.PREFIX_FETCHED_TOKENS.inc(job.fetched_tokens)
 
@@ -230,8 +237,9 @@ class PrefixFetches:
         """The job waits for it no longer."""
         del self._under_way[fetch.transfer_key]
         self._count(fetch.outcome)
-        fetch.job.fetching = False
+        fetch.job.fetching, fetch.job.coming_tokens = False, 0
         fetch.job.fetch_s = SYSTEM_CLOCK.monotonic_s() - began_s
+        self._ended(fetch.job)
         self._wake()
 
     def _count(self, outcome: str) -> None:

@@ -164,6 +164,14 @@ class DeadlineQueue:
         insort(self._ordered, ((-entry.priority, entry.deadline.at_s, 0), entry), key=lambda item: item[0])
         self.queued_tokens += entry.num_tokens
 
+    def shorten(self, entry: Entry) -> None:
+        """Less of the prompt of that key is still to compute than when it came. Unknown keys are fine."""
+        for index, (rank, earlier) in enumerate(self._ordered):
+            if earlier.key == entry.key:
+                self._ordered[index] = rank, entry
+                self.queued_tokens += entry.num_tokens - earlier.num_tokens
+                return
+
     def remove(self, key: str) -> Entry | None:
         for index, (_, entry) in enumerate(self._ordered):
             if entry.key == key:

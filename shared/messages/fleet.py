@@ -98,6 +98,20 @@ class TenantJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchReport:
+    """The time that a prefill worker needs for prefixes of prompts that others have: they begin to come after
+    `answer_us`, `tokens_per_s` of them, at most `most_tokens` at a time. All is 0 where it would begin no
+    fetch."""
+
+    answer_us: int = 0
+    tokens_per_s: float = 0.0
+    most_tokens: int = 0
+
+
+NO_FETCHES = FetchReport()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReport:
     """The report of a prefill worker, a decode worker or a speculator about its engine.
 
@@ -110,7 +124,7 @@ class WorkerReport:
     has prompts of one tenant alone.
     `drafts_for` are the models that a speculator drafts for, by the names that clients ask for; none is all.
     `added` and `removed` are block hashes since the last heartbeat; `prefix_event_id` counts them, so that a
-    gap is seen.
+    gap is seen. `fetch` is what prefixes from other workers cost this one.
     """
 
     layout: str = ""
@@ -129,6 +143,7 @@ class WorkerReport:
     prefix_event_id: int = 0
     added: bytes = b""
     removed: bytes = b""
+    fetch: FetchReport = NO_FETCHES
 
 
 @dataclass(frozen=True, slots=True)

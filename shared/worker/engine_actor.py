@@ -12,7 +12,7 @@ import structlog
 
 from shared.actor import Ask, BusActor
 from shared.health import Activity
-from shared.messages import DecodeReport, Heartbeat, Held, Snapshot, WorkerReport
+from shared.messages import NO_FETCHES, DecodeReport, FetchReport, Heartbeat, Held, Snapshot, WorkerReport
 from shared.process.service import Service
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
@@ -110,6 +110,7 @@ class EngineActor(BusActor):
             prefix_event_id=delta.event_id,
             added=delta.added,
             removed=delta.removed,
+            fetch=self.fetch_report(),
         )
         return replace(
             self._service.heartbeat(),
@@ -125,6 +126,10 @@ class EngineActor(BusActor):
     def decode_report(self) -> DecodeReport:
         """Return what a decode worker says beside that; other workers say nothing of it."""
         return DecodeReport()
+
+    def fetch_report(self) -> FetchReport:
+        """Return what a prefill worker says of prefixes from others; other workers fetch none."""
+        return NO_FETCHES
 
     def snapshot(self, bucket: int) -> Snapshot:
         return self._mirror.snapshot(bucket)

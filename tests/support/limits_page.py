@@ -119,6 +119,7 @@ OWN_PLACES = (
     "services/prefill/queue.py",
     "services/prefill/fetch_price.py",
     "services/prefill/prefix_fetches.py",
+    "shared/blocks/prefix_fetch.py",
     "shared/fairness/service_counters.py",
     "shared/engine/affinity.py",
     "shared/engine/engine_config.py",

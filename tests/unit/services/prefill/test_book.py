@@ -71,6 +71,21 @@ def test_a_refused_job_leaves_no_trace() -> None:
     assert list(jobs.jobs) == ["a/1"]
 
 
+def test_what_is_uncomputed_counts_until_the_first_token_but_for_what_is_on_its_way() -> None:
+    jobs, one, other = book(), job("one"), job("other", tokens=48)
+    jobs.add(one, 0.0)
+    jobs.add(other, 0.0)
+    other.coming_tokens = 32
+    assert jobs.uncomputed_tokens == 100 + 16
+    other.coming_tokens, other.cached_tokens = 0, 32
+    jobs.take_jobs(50)  # about to join the engine
+    assert jobs.uncomputed_tokens == 100 + 16
+    one.phase, one.computed_tokens = JobPhase.COMPUTING, 60
+    assert jobs.uncomputed_tokens == 40 + 16
+    one.phase = JobPhase.TRANSFERRING
+    assert jobs.uncomputed_tokens == 16
+
+
 def test_removing_a_queued_job_frees_its_place_in_the_queue() -> None:
     jobs = book()
     jobs.add(job(), 0.0)

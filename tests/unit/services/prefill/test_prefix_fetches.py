@@ -11,12 +11,14 @@ from typing import cast
 import pytest
 
 from services.prefill import prefix_fetches
-from services.prefill.fetch_price import FAILED_S
-from services.prefill.prefix_fetches import LEAST_BLOCKS, MARGIN
+from services.prefill.fetch_price import FAILED_S, FIRST_ANSWER_S, FIRST_BYTES_PER_S
+from services.prefill.prefix_fetches import MAX_FETCH_BYTES
+from shared.blocks.prefix_fetch import LEAST_BLOCKS, MARGIN
 from shared.deadline import Deadline
 from shared.engine import BLOCK_TOKENS
 from shared.errors import Overloaded, PenstockError, Unavailable
 from shared.messages import (
+    NO_FETCHES,
     Accepted,
     Cancel,
     Envelope,
@@ -230,7 +232,7 @@ async def test_a_prefix_is_fetched_where_computing_it_takes_notably_longer(
 
 async def test_the_margin_is_between_what_is_fetched_and_what_is_computed(worker: Fetcher) -> None:
     engine, tokens = worker._driver.engine, 8 * BLOCK_TOKENS
-    fetch_s = worker._fetches._prices.predicted_s("prefill-1", 8 * engine.layout.block_bytes, 0.0)
+    fetch_s = worker._fetches._prices.predicted_s("prefill-1", 8 * engine.layout.block_bytes)
     at_the_edge = tokens / (MARGIN * fetch_s)
     await worker.place_beside(request_id="computed", rate=1.01 * at_the_edge)
     await worker.place_beside(request_id="fetched", rate=0.99 * at_the_edge)
@@ -243,6 +245,39 @@ async def test_no_more_prefixes_are_fetched_at_a_time_than_the_setting_says(work
         await worker.place_beside(request_id=f"r{number}")
     assert worker.fetching == [f"r{number}" for number in range(limit)]
     assert value(FETCHES, outcome="busy") == before + 1
+
+
+async def test_the_heartbeat_says_what_a_fetch_costs_while_another_one_would_begin(worker: Fetcher) -> None:
+    engine = worker._driver.engine
+    told = worker.status().worker.fetch
+    assert told.answer_us == round(FIRST_ANSWER_S * 1e6)
+    assert told.tokens_per_s == pytest.approx(FIRST_BYTES_PER_S * BLOCK_TOKENS / engine.layout.block_bytes)
+    assert told.most_tokens == MAX_FETCH_BYTES // engine.layout.block_bytes * BLOCK_TOKENS
+    for number in range(worker._config.prefix_fetches):
+        await worker.place_beside(request_id=f"r{number}")
+    assert worker.status().worker.fetch == NO_FETCHES
+
+
+async def test_what_comes_from_elsewhere_does_not_wait_to_be_computed(worker: Fetcher) -> None:
+    await worker.place_beside()
+    assert worker.status().worker.queued_tokens == len(PROMPT) - 8 * BLOCK_TOKENS
+    await worker.answer(Overloaded("not all there"))
+    await until(lambda: not worker.fetching)
+    assert worker.status().worker.queued_tokens == len(PROMPT)
+
+
+async def test_a_prompt_whose_prefix_has_come_is_as_short_in_the_queue_as_what_is_left(
+    worker: Fetcher,
+) -> None:
+    await worker.expecting()
+    worker.receiver.complete(KEY, (), "", 0)
+
+    async def landed() -> bool:
+        await worker._driver.flush_releases()
+        return not worker.fetching
+
+    await until(landed)
+    assert worker._book.queue.queued_tokens == len(PROMPT) - 8 * BLOCK_TOKENS
 
 
 async def test_a_prompt_whose_log_probabilities_are_wanted_is_computed(worker: Fetcher) -> None:

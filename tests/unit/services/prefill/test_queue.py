@@ -138,6 +138,16 @@ def test_a_removed_entry_gives_its_room_back() -> None:
     assert queue.remove("a") is None
 
 
+def test_an_entry_that_becomes_shorter_keeps_its_place_and_leaves_room() -> None:
+    queue = make_queue(FakeClock(100.0), max_tokens=100)
+    queue.push(entry("first", tokens=80), 0.0)
+    queue.push(entry("second", tokens=20), 0.0)
+    queue.shorten(entry("first", tokens=5))
+    queue.shorten(entry("unknown", tokens=5))
+    assert (queue.queued_tokens, len(queue)) == (25, 2)
+    assert drain(queue) == ["first", "second"]
+
+
 def test_an_entry_put_back_is_first_among_its_equals() -> None:
     queue = make_queue(FakeClock(100.0))
     queue.push(entry("a"), 0.0)
