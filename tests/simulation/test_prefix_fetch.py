@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from services.gateway.fleet import routing
-from services.gateway.fleet.prefix_lender import prefix_lender
-from services.gateway.session import router
-from services.prefill import prefix_fetches
+from services.gateway.fleet.known_prefixes import KnownPrefixes
+from services.gateway.fleet.routing import Candidate
+from shared.blocks.prefix_fetch import MAX_FETCH_S
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.messages import PrefixLender
 from tests.simulation.fleet import Fleet, fleet_of
@@ -28,6 +27,7 @@ from tests.support.models import make_tiny_checkpoint
 PREFILLS = ["prefill-0", "prefill-1"]
 WORKERS = ["tokenizer-0", "detokenizer-0", "decode-0", *PREFILLS]
 BEGINNING = [at * 7 % 200 + 5 for at in range(512)]
+LONG_BEGINNING = [at * 11 % 200 + 5 for at in range(1024)]
 FIRST, SECOND = [*BEGINNING, 6, 7, 8], [*BEGINNING, *range(9, 40)]
 TOKENS = 5
 FORGOTTEN_S = 12.0
@@ -37,6 +37,10 @@ REST_S = 20.0
 LIMIT_S = 300.0
 ON_ITS_WAY_S = 0.012
 """After so long the prefix is on its way."""
+BUSY_AFTER_S = 0.05
+"""After so long the worker that computes something has said so."""
+QUEUED_MS = 350.0
+"""The least that it would wait there."""
 PAUSE_S = 5.0
 COMPUTED_MS = 150.0
 """The least that the prefix takes to compute."""
@@ -64,11 +68,11 @@ def _routed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts go to the prefill workers in turn, as where the one with the prefix is too busy."""
     first: list[int] = []
 
-    def cost(view: routing.Candidate, need: routing.Need) -> tuple[float, ...]:
-        first[:] = first or [need.tokens]
-        return (float((view.heartbeat.instance == PREFILLS[0]) is not (need.tokens == first[0])),)
+    def cost(known: KnownPrefixes, view: Candidate) -> tuple[float, ...]:
+        first[:] = first or [known._tokens]
+        return (float((view.heartbeat.instance == PREFILLS[0]) is not (known._tokens == first[0])),)
 
-    monkeypatch.setattr(routing, "_prefill_cost", cost)
+    monkeypatch.setattr(KnownPrefixes, "cost", cost)
 
 
 async def nothing(_: Fleet) -> None: ...
@@ -128,6 +132,34 @@ def test_who_shall_fetch_nothing_computes_the_prefix(model: Path, expected: list
     assert phases_ms(answer)["prefill.compute"] > COMPUTED_MS
 
 
+async def answer_beside_a_busy_worker(fleet: Fleet) -> Answer:
+    """The answer to a prompt whose beginning lies at a worker that computes another one for long."""
+    await fleet.server.start()
+    for name in WORKERS:
+        fleet.start(name)
+    fleet.start_gateway()
+    await fleet.are_ready(WORKERS)
+    await fleet.generate([*LONG_BEGINNING, 6], 0, 1)
+    await asyncio.sleep(FORGOTTEN_S)
+    busy = fleet.generate([*LONG_BEGINNING, *range(7, 200), *BEGINNING], 1, 1)
+    await asyncio.sleep(BUSY_AFTER_S)
+    answer = await fleet.generate([*LONG_BEGINNING, *SECOND[-31:]], 2, TOKENS)
+    await busy
+    return answer
+
+
+def test_a_call_whose_prefix_lies_at_a_busy_worker_goes_to_the_idle_one_which_fetches_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # it is routed as calls are
+    before = value(FETCHES, outcome="fetched")
+    with fleet_of(1, model, {"gateway": {"local_prefill_tokens": 0}}) as fleet:
+        answer = fleet.world.run(answer_beside_a_busy_worker(fleet), limit_s=LIMIT_S)
+    assert value(FETCHES, outcome="fetched") == before + 1
+    assert phases_ms(answer)["prefill.fetch"] > 0
+    assert ttft_ms(answer) < QUEUED_MS
+
+
 async def crash(fleet: Fleet) -> None:
     await asyncio.sleep(ON_ITS_WAY_S)
     fleet.crash(PREFILLS[0])
@@ -157,7 +189,7 @@ def test_whatever_becomes_of_the_other_worker_meanwhile_the_answer_is_the_same_a
     answer = answered(model, fault, kv_transport="nats")
     assert answer.ids == expected
     assert value(FETCHES, outcome=outcome) == before + 1
-    assert phases_ms(answer)["prefill.fetch"] < 1000 * prefix_fetches.MAX_FETCH_S
+    assert phases_ms(answer)["prefill.fetch"] < 1000 * MAX_FETCH_S
 
 
 @pytest.mark.thorough
@@ -166,11 +198,13 @@ def test_a_worker_that_has_not_all_that_was_said_of_it_sends_nothing_and_the_pro
 ) -> None:
     """It has evicted some of it since."""
 
-    def said(*known: object) -> PrefixLender:
-        lender = prefix_lender(*known)  # type: ignore[arg-type]  # as the router calls it
-        return replace(lender, blocks=lender.blocks + 1) if lender.instance else lender
+    as_lender = KnownPrefixes._as_lender
 
-    monkeypatch.setattr(router, "prefix_lender", said)
+    def said(known: KnownPrefixes, view: Candidate) -> PrefixLender:
+        lender = as_lender(known, view)
+        return replace(lender, blocks=lender.blocks + 1)
+
+    monkeypatch.setattr(KnownPrefixes, "_as_lender", said)
     before = value(FETCHES, outcome="overloaded")
     answer = answered(model)
     assert answer.ids == expected

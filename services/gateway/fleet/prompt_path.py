@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.gateway.fleet.routing import (
-    DEFAULT_PREFILL_TOKENS_PER_S,
-    Candidate,
-    Need,
-    RoutingDecision,
-)
+from services.gateway.fleet.known_prefixes import KnownPrefixes, prefill_rate
+from services.gateway.fleet.routing import Candidate, Need, RoutingDecision
 from services.gateway.fleet.sent_prefixes import LEAST_SHARED_BLOCKS, SentPrefixes
-from shared.blocks.block_hash import HASH_BLOCK_TOKENS, max_cached_blocks
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.messages import Heartbeat
 
 MAX_EXTRA_STEPS = 1.0
@@ -54,19 +50,21 @@ def prompt_rates(decode: Heartbeat, prefill: Heartbeat) -> PromptRates:
 
 def uncached_tokens(view: Candidate, need: Need) -> int:
     """Count the tokens of the prompt that would be computed there: its last one always."""
-    reusable = 0 if need.scored else max_cached_blocks(need.tokens)
-    return need.tokens - HASH_BLOCK_TOKENS * view.overlap(need.block_hashes[:reusable])
+    return need.tokens - HASH_BLOCK_TOKENS * view.overlap(need.reusable_hashes)
 
 
-def is_local_better(decode: Candidate, prefill: Candidate, need: Need, *, most_tokens: int) -> bool:
-    """Whether `decode` should compute the prompt itself, rather than `prefill` for it.
+def is_local_better(
+    decode: Candidate, prefill: Candidate, need: Need, known: KnownPrefixes, *, most_tokens: int
+) -> bool:
+    """Whether `decode` should compute the prompt itself, rather than `prefill` for it, of which it has what
+    is `known`, or fetches that.
 
     Yes where its first token is predicted to be there no later than the other one's KV, of at most
     `most_tokens`, and where that costs streams which run there no more than MAX_EXTRA_STEPS.
     """
-    beat, other = decode.heartbeat, prefill.heartbeat
+    beat = decode.heartbeat
     tokens = uncached_tokens(decode, need)
-    rates = prompt_rates(beat, other)
+    rates = prompt_rates(beat, prefill.heartbeat)
     limit = most_tokens if rates.local else min(most_tokens, UNMEASURED_TOKENS)
     if tokens > limit:
         return False
@@ -77,13 +75,18 @@ def is_local_better(decode: Candidate, prefill: Candidate, need: Need, *, most_t
         return False
     if compute_s > MAX_LOCAL_S:
         return False
-    remote_s = (other.worker.queued_tokens + uncached_tokens(prefill, need)) / rates.remote
+    remote_s = known.first_token_s(prefill, rates.remote)
     wait_s = beat.decode.step_us / 1e6 if beat.live else 0.0  # for the step that runs
     return wait_s + compute_s <= remote_s + beat.decode.transfer_us / 1e6
 
 
 def on_shorter_path(
-    route: RoutingDecision, fleet: Mapping[str, Sequence[Candidate]], need: Need, *, most_tokens: int
+    route: RoutingDecision,
+    fleet: Mapping[str, Sequence[Candidate]],
+    need: Need,
+    known: KnownPrefixes,
+    *,
+    most_tokens: int,
 ) -> RoutingDecision:
     """`route`, on instances of `fleet`, without its prefill worker where `is_local_better`; never with
     `most_tokens` 0."""
@@ -91,12 +94,16 @@ def on_shorter_path(
         next(view for view in fleet[role] if view.heartbeat.instance == route.instance_of(role))
         for role in ("decode", "prefill")
     )
-    local = most_tokens > 0 and is_local_better(decode, prefill, need, most_tokens=most_tokens)
+    local = most_tokens > 0 and is_local_better(decode, prefill, need, known, most_tokens=most_tokens)
     return replace(route, prefill="") if local else route
 
 
 def beside_shared_prefix(
-    route: RoutingDecision, fleet: Mapping[str, Sequence[Candidate]], need: Need, sent: SentPrefixes
+    route: RoutingDecision,
+    fleet: Mapping[str, Sequence[Candidate]],
+    need: Need,
+    known: KnownPrefixes,
+    sent: SentPrefixes,
 ) -> RoutingDecision:
     """`route`, on instances of `fleet`, at the prefill worker that computes most of the prompt for others
     already, where its first token comes about as soon there."""
@@ -104,8 +111,8 @@ def beside_shared_prefix(
     if len(prefills) < 2 or need.scored:
         return route
     chosen = next(view for view in prefills if view.heartbeat.instance == route.prefill)
-    latest_s = MOST_LATER * _first_token_s(chosen, need, chosen.overlap(need.block_hashes))
-    best, most = route, LEAST_SHARED_BLOCKS + chosen.overlap(need.block_hashes) - 1
+    latest_s = MOST_LATER * known.first_token_s(chosen)
+    best, most = route, LEAST_SHARED_BLOCKS + known.at(chosen).blocks - 1
     for view in prefills:
         name = view.heartbeat.instance
         blocks = sent.shared_blocks(name, need.block_hashes)
@@ -118,5 +125,5 @@ def beside_shared_prefix(
 def _first_token_s(view: Candidate, need: Need, known_blocks: int) -> float:
     """Return the time for what is queued, which has what others compute, and for the rest of the prompt."""
     worker = view.heartbeat.worker
-    rate = worker.tokens_per_s if worker.tokens_per_s > 0 else DEFAULT_PREFILL_TOKENS_PER_S
-    return (worker.queued_tokens + need.tokens - known_blocks * HASH_BLOCK_TOKENS) / rate
+    uncached = need.tokens - known_blocks * HASH_BLOCK_TOKENS
+    return (worker.queued_tokens + uncached) / prefill_rate(worker)

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from services.gateway.fleet.model_identity import ModelIdentity
-from shared.blocks.block_hash import HASH_BLOCK_TOKENS
+from shared.blocks.block_hash import max_cached_blocks
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.blocks.room import blocks_ahead
 from shared.errors import Unavailable
 from shared.messages import Heartbeat
 from shared.roles import REQUIRED_ROLES, ROUTED_ROLES, TARGET_ROLES
 
-DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
-"""Taken for an instance that has not measured its rate yet; only the comparison matters."""
 MISSING_PREFIX_WEIGHT = 0.5
 """A decode instance without any of the prompt's KV counts as if half as full again."""
 
@@ -30,6 +28,8 @@ class Candidate(Protocol):
 
 C = TypeVar("C", bound=Candidate)
 V = TypeVar("V")
+Cost = Callable[[Candidate], tuple[float, ...]]
+"""The cost of taking an instance: the least is taken, by its first figure that differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,11 @@ class Need:
     tokens: int
     output_tokens: int
     scored: bool = False
+
+    @property
+    def reusable_hashes(self) -> tuple[bytes, ...]:
+        """The names of the blocks that need not be computed where they are."""
+        return () if self.scored else self.block_hashes[: max_cached_blocks(self.tokens)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +170,11 @@ def leave_out_of_all(
 def choose_route(
     fleet: Mapping[str, Sequence[Candidate]],
     need: Need,
+    prefill_cost: Cost,
     *,
     rotation: int = 0,
 ) -> RoutingDecision:
-    """The cheapest instance of every role; equals take turns by `rotation`.
+    """The cheapest instance of every role, of prefill by `prefill_cost`; equals take turns by `rotation`.
 
     Raises Unavailable naming a role that has no instance.
     """
@@ -181,7 +187,7 @@ def choose_route(
             view for view in fleet.get(role, ()) if layouts is None or view.heartbeat.worker.layout in layouts
         ]
 
-    def pick(role: str, cost: Callable[[Candidate], tuple[float, ...]]) -> str:
+    def pick(role: str, cost: Cost) -> str:
         return cheapest_instance(usable(role), cost, rotation)
 
     # KV passes only between workers that lay it out alike.
@@ -197,15 +203,13 @@ def choose_route(
     prefills = usable("prefill", layout)
     return RoutingDecision(
         decode=decode,
-        prefill=cheapest_instance(prefills, lambda view: _prefill_cost(view, need), rotation),
+        prefill=cheapest_instance(prefills, prefill_cost, rotation),
         detokenizer=pick("detokenizer", load_cost),
         speculator=pick("speculator", load_cost),
     )
 
 
-def cheapest_instance(
-    views: Sequence[Candidate], cost: Callable[[Candidate], tuple[float, ...]], rotation: int
-) -> str:
+def cheapest_instance(views: Sequence[Candidate], cost: Cost, rotation: int) -> str:
     """The id of the cheapest view, "" for none; among equals the one whose turn it is."""
     if not views:
         return ""
@@ -240,11 +244,3 @@ def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:
     no_place = beat.live >= _places(beat, with_guests=True)
     missing = 1.0 - cached / len(need.block_hashes) if need.block_hashes else 0.0
     return (float(full) + float(no_place), load_cost(view)[0] + MISSING_PREFIX_WEIGHT * missing)
-
-
-def _prefill_cost(view: Candidate, need: Need) -> tuple[float, ...]:
-    """The time to the first token there: what is queued and what is not cached, at its measured rate."""
-    beat = view.heartbeat
-    uncached = need.tokens - view.overlap(need.block_hashes) * HASH_BLOCK_TOKENS
-    rate = beat.worker.tokens_per_s if beat.worker.tokens_per_s > 0 else DEFAULT_PREFILL_TOKENS_PER_S
-    return (round((beat.worker.queued_tokens + uncached) / rate, 3), load_cost(view)[0])

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import structlog
 
+from services.gateway.fleet.best_route import BestRoute
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Need, cheapest_instance, load_cost, longest_context, serving
 from services.gateway.fleet.sent_load import LoadedView
-from services.gateway.prompt.likely_worker import likely_worker
+from services.gateway.prompt.likely_route import likely_route
 from services.gateway.prompt.next_turn import common_blocks, next_prompts
 from services.gateway.prompt.preprocessor import tokenize_message
 from services.gateway.prompt.request_hashes import usual_layout
@@ -123,21 +124,23 @@ class NextTurnWarmer:
         appended = 0 if hints is None else sessions.appended_tokens(self._request.tenant, hints)
         need = Need(hashes, len(hashes) * HASH_BLOCK_TOKENS + appended, self._request.sampling.max_tokens)
         likely, second = (
-            likely_worker(
+            likely_route(
                 self._context, self._request_id, self._model, need, self._rotation, most_local_tokens
             )
             for most_local_tokens in (self._config.local_prefill_tokens, 0)
         )
         chosen = [] if likely is None else [likely]
         is_other = second is not None and _instance(second) not in map(_instance, chosen)
-        if second is not None and is_other and second.overlap(hashes) >= LEAST_KNOWN_SHARE * len(hashes):
+        if second is not None and is_other and _knows_most(second.prompt_worker, hashes):
             chosen.append(second)
-        return [worker for worker in chosen if self._has_work(worker, hashes)]
+        return [route.prompt_worker for route in chosen if self._has_work(route, hashes)]
 
-    def _has_work(self, worker: LoadedView, hashes: tuple[bytes, ...]) -> bool:
-        """Whether it lacks a block: what nobody waits for costs nothing, however little it is."""
+    def _has_work(self, route: BestRoute, hashes: tuple[bytes, ...]) -> bool:
+        """Whether its worker lacks a block and would not fetch it: what nobody waits for costs nothing,
+        however little it is."""
+        worker = route.prompt_worker
         is_alike = worker.heartbeat.worker.layout == self._layout
-        return is_alike and worker.overlap(hashes) < len(hashes)
+        return is_alike and not route.prefix.is_fetched and worker.overlap(hashes) < len(hashes)
 
     async def _ask(
         self, worker: LoadedView, ids: Sequence[int], hashes: tuple[bytes, ...], seconds: float
@@ -151,5 +154,10 @@ class NextTurnWarmer:
         await context.bus.publish(target, warm, envelope)
 
 
-def _instance(worker: LoadedView) -> tuple[str, str]:
-    return worker.heartbeat.role, worker.heartbeat.instance
+def _instance(route: BestRoute) -> tuple[str, str]:
+    beat = route.prompt_worker.heartbeat
+    return beat.role, beat.instance
+
+
+def _knows_most(worker: LoadedView, hashes: tuple[bytes, ...]) -> bool:
+    return worker.overlap(hashes) >= LEAST_KNOWN_SHARE * len(hashes)

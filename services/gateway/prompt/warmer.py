@@ -16,11 +16,11 @@ from typing import Any
 
 import structlog
 
+from services.gateway.fleet.best_route import BestRoute
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.fleet.routing import Need, RoutingDecision
-from services.gateway.fleet.sent_load import LoadedView
 from services.gateway.prompt.admission_gate import AdmissionGate
-from services.gateway.prompt.likely_worker import likely_worker
+from services.gateway.prompt.likely_route import likely_route
 from services.gateway.prompt.preprocessor import Preprocessor, Prompt
 from services.gateway.prompt.request_hashes import usual_layout
 from services.gateway.request.request import Request
@@ -167,13 +167,14 @@ class Warmer:
         need = Need(hashes, expected_tokens, self._request.sampling.max_tokens)
         scope = self._scope
         most_local_tokens = scope.config.local_prefill_tokens
-        worker = likely_worker(
+        likely = likely_route(
             scope.context, scope.request_id, self._model, need, scope.rotation, most_local_tokens
         )
-        why_not = self._why_not(worker, hashes)
-        if worker is None or why_not:
+        why_not = self._why_not(likely, hashes)
+        if likely is None or why_not:
             _count(why_not)
             return
+        worker = likely.prompt_worker
         beat = worker.heartbeat
         target = (beat.role, beat.instance)
         if self._warmed_at not in (None, target):
@@ -193,12 +194,14 @@ class Warmer:
         await bus.publish(inbox(*target), warm, envelope)
         _count("asked")
 
-    def _why_not(self, worker: LoadedView | None, hashes: Sequence[bytes]) -> str:
+    def _why_not(self, likely: BestRoute | None, hashes: Sequence[bytes]) -> str:
         """Why nothing is to be warmed there, "" where it is."""
-        if worker is None or worker.heartbeat.worker.layout != self._layout:
+        if likely is None or likely.prompt_worker.heartbeat.worker.layout != self._layout:
             return "nobody"
-        beat = worker.heartbeat
-        missing_tokens = HASH_BLOCK_TOKENS * (len(hashes) - worker.overlap(hashes))
+        if likely.prefix.is_fetched:  # that is sooner than to compute it, and takes no cores
+            return "fetched"
+        beat = likely.prompt_worker.heartbeat
+        missing_tokens = HASH_BLOCK_TOKENS * (len(hashes) - likely.prompt_worker.overlap(hashes))
         if missing_tokens < self._config.warm_min_tokens:
             return "short"
         if beat.worker.queued_tokens or (beat.live and beat.role == "decode"):

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from services.gateway.admission.admission import check_wait
 from services.gateway.admission.ticket import CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
-from services.gateway.fleet.best_route import best_route
-from services.gateway.fleet.prefix_lender import prefix_lender
+from services.gateway.fleet.best_route import BestRoute, best_route
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import RouteTrials
 from services.gateway.fleet.routing import Need, RoutingDecision, kv_groups, serving
@@ -23,13 +22,12 @@ from services.gateway.prompt.preparation import PreparedPrompt
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import is_final
 from services.gateway.session.route_messages import route_messages
-from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.blocks.layer_groups import KvGroups
 from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
-from shared.messages import NO_LENDER, Accepted, Message, PrefixLender
+from shared.messages import Accepted, Message
 from shared.roles import ROUTED_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done, start_task
@@ -115,16 +113,17 @@ class Router:
         self, deadline: Deadline, until: Deadline, attempt: int, asked: Callable[[], None], *, guest: bool
     ) -> Refused | None:
         """One epoch: None when all have taken it, or when it is not needed any more."""
-        route = await self._choose(until, attempt)
+        best = await self._choose(until, attempt)
         if self._state.finish:
             return None  # the last row of the failed route came while we waited
+        route = best.decision
         self._state.begin_epoch(route)
         self.trials.begin(route)
         self._crash_record.begin_epoch(self.trials.views.values(), route.prompt_role)
         layout = self._layout_of(route)
         ids, hashes = self._sequence(layout)  # only now: until the new epoch, rows of the old one count
         try:
-            await self._ask_all(route, ids, hashes, deadline, asked, guest=guest)
+            await self._ask_all(best, ids, hashes, deadline, asked, guest=guest)
         except Refused as refused:
             self.trials.end()
             self._cancel_epoch(refused.error)
@@ -200,14 +199,14 @@ class Router:
         view = self._fleet.get("decode", route.decode)
         return view.heartbeat.worker.layout if view is not None else self._block_names.layout
 
-    async def _choose(self, until: Deadline, attempt: int) -> RoutingDecision:
+    async def _choose(self, until: Deadline, attempt: int) -> BestRoute:
         """A route on instances that may be tried now; waits for roles that have none."""
         routed = await wait_for_routed_roles(self._usable, until, adapter=self._model.adapter.name)
         views = [view for found in routed.values() for view in found]
         shunned = self._breakers.shunned(views, self._request_id) | self._avoided.failed(views)
         ids, hashes = self._sequence(self._block_names.layout)
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
-        best = best_route(
+        return best_route(
             routed,
             self._usable("speculator") if self._config.use_speculator else (),
             Need(hashes, len(ids), left, scored=self._wants_scores),
@@ -217,7 +216,6 @@ class Router:
             most_local_tokens=self._config.local_prefill_tokens,
             rotation=self._rotation + attempt,
         )
-        return best.decision
 
     @property
     def _wants_scores(self) -> bool:
@@ -235,7 +233,7 @@ class Router:
 
     async def _ask_all(
         self,
-        route: RoutingDecision,
+        best: BestRoute,
         ids: tuple[int, ...],
         hashes: tuple[bytes, ...],
         deadline: Deadline,
@@ -247,6 +245,7 @@ class Router:
 
         A refusal is an answer, so no task group: it would turn the first one into a cancel of this task.
         """
+        route = best.decision
         messages = route_messages(
             route,
             self._request,
@@ -260,10 +259,10 @@ class Router:
             self._share,
             guest=guest,
             stay_ms=self._agent_sessions.stay_ms(self._meter.share.tenant, self._request.agent),
-            lender=self._lender_of(route, hashes),
+            lender=best.prefix.lender,
             thinking=self._thinking,
         )
-        loads = self._record_sent(route, ids, hashes)
+        loads = self._record_sent(best, ids, hashes)
         asks = [
             start_task(
                 self._ask_one(role, route.instance_of(role), message, deadline, loads[role]),
@@ -284,25 +283,17 @@ class Router:
             asks.clear()  # or what is raised would hold this frame, and this frame what is raised
             raise errors.pop(errors.index(_gravest(errors)))
 
-    def _lender_of(self, route: RoutingDecision, hashes: tuple[bytes, ...]) -> PrefixLender:
-        """Return who beside the chosen prefill worker may send it more of the prompt than it has."""
-        if not route.prefill:
-            return NO_LENDER
-        return prefix_lender(self._usable("prefill"), route.prefill, self._layout_of(route), hashes)
-
     def _record_sent(
-        self, route: RoutingDecision, ids: tuple[int, ...], hashes: tuple[bytes, ...]
+        self, best: BestRoute, ids: tuple[int, ...], hashes: tuple[bytes, ...]
     ) -> dict[str, Load]:
         """Note the load sent to each role: until heartbeats show it, others are not sent there as if nothing
         had been."""
+        route = best.decision
         if route.prefill:
             self._sent_load.prefixes.add(route.prefill, hashes)
-        role = route.prompt_role
-        computes = self._fleet.get(role, route.instance_of(role))
-        cached = 0 if computes is None else computes.overlap(hashes) * HASH_BLOCK_TOKENS
         left = self._request.sampling.max_tokens - len(self._state.log.ids)
         blocks = {"decode": blocks_ahead(len(ids), left, self._kv_groups)}
-        tokens = {role: len(ids) - cached}
+        tokens = {route.prompt_role: len(ids) - best.prefix.tokens}
         roles = [routed for routed in ROUTED_ROLES if route.instance_of(routed)]
         return {
             routed: self._sent_load.add(

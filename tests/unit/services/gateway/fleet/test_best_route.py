@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from services.gateway.fleet.best_route import BestRoute, best_route
+from services.gateway.fleet.known_prefixes import KnownPrefix
 from services.gateway.fleet.routing import Need
 from services.gateway.fleet.sent_load import SentLoad
 from shared.bus.fleet import InstanceView
 from shared.errors import Unavailable
 from tests.integration.gateway_peers import heartbeat
+from tests.support.block_hashes import numbered_hashes
 
 NEED = Need((), tokens=32, output_tokens=16)
 
@@ -28,6 +30,7 @@ def routed(**roles: Sequence[InstanceView]) -> dict[str, Sequence[InstanceView]]
 def best(
     fleet: dict[str, Sequence[InstanceView]],
     *shunned: set[tuple[str, str]],
+    need: Need = NEED,
     sent_load: SentLoad | None = None,
     most_local_tokens: int = 0,
     speculators: Sequence[InstanceView] = (),
@@ -35,7 +38,7 @@ def best(
     return best_route(
         fleet,
         speculators,
-        NEED,
+        need,
         *shunned,
         sent_load=sent_load or SentLoad(),
         most_local_tokens=most_local_tokens,
@@ -66,6 +69,34 @@ def test_the_worker_of_the_prompt_is_the_prefill_worker_or_the_decode_worker_on_
 def test_a_speculator_is_chosen_where_there_is_one() -> None:
     assert best(routed(), speculators=[view("speculator", 0)]).decision.speculator == "speculator-0"
     assert best(routed()).decision.speculator == ""
+
+
+@pytest.mark.parametrize(
+    ("failing", "refused", "lender"),
+    [
+        (set(), set(), "prefill-1"),
+        (set(), {("prefill", "prefill-1")}, "prefill-1"),
+        ({("prefill", "prefill-1")}, set(), ""),
+    ],
+    ids=["fine", "full", "failing"],
+)
+def test_who_has_more_of_the_prompt_is_named_although_it_is_full_unless_it_fails(
+    failing: set[tuple[str, str]], refused: set[tuple[str, str]], lender: str
+) -> None:
+    names = tuple(numbered_hashes(range(20)))
+    rich = view("prefill", 1, queued_tokens=5000)
+    rich.prefix.update(names)
+    fleet = routed(prefill=[view("prefill", 0), rich])
+    chosen = best(fleet, failing, refused, need=Need(names, 16 * 20 + 1, 9))
+    assert (chosen.decision.prefill, chosen.prefix.lender.instance) == ("prefill-0", lender)
+
+
+def test_on_the_shorter_path_the_prefix_is_what_the_decode_worker_has() -> None:
+    names = tuple(numbered_hashes(range(4)))
+    decode = view("decode", 0)
+    decode.prefix.update(names[:3])
+    near = best(routed(decode=[decode]), need=Need(names, 65, 9), most_local_tokens=64)
+    assert (near.decision.prefill, near.prefix) == ("", KnownPrefix(3))
 
 
 def test_a_role_without_an_instance_is_named() -> None:

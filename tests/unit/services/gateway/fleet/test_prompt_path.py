@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 
+from services.gateway.fleet.known_prefixes import KnownPrefixes
 from services.gateway.fleet.prompt_path import (
     MAX_EXTRA_STEPS,
     MAX_LOCAL_S,
@@ -18,7 +19,7 @@ from services.gateway.fleet.prompt_path import (
     uncached_tokens,
 )
 from services.gateway.fleet.routing import Need, RoutingDecision
-from shared.messages import Heartbeat
+from shared.messages import FetchReport, Heartbeat
 from tests.integration.gateway_peers import heartbeat
 from tests.support.block_hashes import numbered_hashes
 
@@ -51,7 +52,8 @@ def prompt(tokens: int, *, scored: bool = False) -> Need:
 
 
 def is_local(at: View, other: View, tokens: int, *, most_tokens: int = MOST_TOKENS) -> bool:
-    return is_local_better(at, other, prompt(tokens), most_tokens=most_tokens)
+    need = prompt(tokens)
+    return is_local_better(at, other, need, KnownPrefixes([other], need), most_tokens=most_tokens)
 
 
 def busy(cached: int = 0, **fields: object) -> View:
@@ -74,6 +76,18 @@ def test_what_is_cached_at_the_decode_worker_does_not_count() -> None:
 
 def test_a_prompt_whose_prefix_is_at_the_prefill_worker_goes_there() -> None:
     assert not is_local(decode(), prefill(cached=16), 400)
+
+
+def test_a_prompt_whose_prefix_the_prefill_worker_fetches_goes_there() -> None:
+    need, rich = prompt(1600), View(heartbeat("prefill", "prefill-1", tokens_per_s=RATE), cached=95)
+
+    def local(other: View) -> bool:
+        return is_local_better(decode(), other, need, KnownPrefixes([other, rich], need), most_tokens=1 << 20)
+
+    slow = prefill(queued_tokens=100)
+    assert local(slow)
+    fetch = FetchReport(answer_us=1000, tokens_per_s=40 * RATE, most_tokens=1 << 16)
+    assert not local(prefill(queued_tokens=100, fetch=fetch))
 
 
 def test_a_transfer_that_takes_longer_than_the_prefix_keeps_it_local() -> None:
@@ -166,22 +180,29 @@ def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_whole() -> None
 PLACED = RoutingDecision("decode-0", "prefill-0", "detokenizer-0", "")
 
 
+def shorter(
+    route: RoutingDecision, fleet: Mapping[str, Sequence[View]], need: Need, *, most_tokens: int
+) -> RoutingDecision:
+    known = KnownPrefixes(fleet["prefill"], need)
+    return on_shorter_path(route, fleet, need, known, most_tokens=most_tokens)
+
+
 def test_a_local_placement_has_no_prefill_worker() -> None:
     fleet = {"decode": [decode()], "prefill": [prefill()]}
-    assert on_shorter_path(PLACED, fleet, prompt(64), most_tokens=64) == replace(PLACED, prefill="")
-    assert on_shorter_path(PLACED, fleet, prompt(64), most_tokens=63) == PLACED
+    assert shorter(PLACED, fleet, prompt(64), most_tokens=64) == replace(PLACED, prefill="")
+    assert shorter(PLACED, fleet, prompt(64), most_tokens=63) == PLACED
 
 
 def test_the_instances_that_were_chosen_are_compared() -> None:
     other = View(replace(decode().heartbeat, instance="decode-1", live=8))
     fleet = {"decode": [other, decode()], "prefill": [prefill()]}
-    assert on_shorter_path(PLACED, fleet, prompt(64), most_tokens=64).prefill == ""
-    assert on_shorter_path(replace(PLACED, decode="decode-1"), fleet, prompt(64), most_tokens=64).prefill
+    assert shorter(PLACED, fleet, prompt(64), most_tokens=64).prefill == ""
+    assert shorter(replace(PLACED, decode="decode-1"), fleet, prompt(64), most_tokens=64).prefill
 
 
 def test_with_no_tokens_allowed_nothing_is_local() -> None:
     fleet = {"decode": [decode(cached=4)], "prefill": [prefill(queued_tokens=1000)]}
-    assert on_shorter_path(PLACED, fleet, prompt(64), most_tokens=0) == PLACED
+    assert shorter(PLACED, fleet, prompt(64), most_tokens=0) == PLACED
 
 
 @pytest.mark.parametrize(("path", "role"), [("prefill-0", "prefill"), ("", "decode")])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
 
+from services.gateway.fleet.known_prefixes import KnownPrefixes
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import (
     Candidate,
@@ -76,8 +77,14 @@ def fleet(**roles: Sequence[View]) -> dict[str, Sequence[Candidate]]:
     return {**views, **roles}
 
 
+def chosen(views: Mapping[str, Sequence[Candidate]], need: Need, *, rotation: int = 0) -> RoutingDecision:
+    """Return the route where all prefill workers may lend, and none fetches."""
+    known = KnownPrefixes(views.get("prefill", ()), need)
+    return choose_route(views, need, known.cost, rotation=rotation)
+
+
 def test_one_instance_of_each_role_is_chosen_and_no_speculator_is_none() -> None:
-    assert choose_route(fleet(), NEED) == RoutingDecision("decode-0", "prefill-0", "detokenizer-0", "")
+    assert chosen(fleet(), NEED) == RoutingDecision("decode-0", "prefill-0", "detokenizer-0", "")
 
 
 @pytest.mark.parametrize("role", ["decode", "prefill", "detokenizer"])
@@ -85,7 +92,7 @@ def test_a_missing_role_is_named(role: str) -> None:
     views = fleet(**{role: []})
     assert missing_role(views) == role
     with pytest.raises(Unavailable) as caught:
-        choose_route(views, NEED)
+        chosen(views, NEED)
     assert caught.value.hop == role
 
 
@@ -115,7 +122,7 @@ def test_what_is_shunned_is_used_where_no_other_pair_of_workers_has_one_kv_layou
 def test_a_worker_that_keeps_the_window_alone_has_room_where_one_that_keeps_all_has_none() -> None:
     long = Need((), tokens=4096, output_tokens=16)
     views = fleet(decode=[View(beat("decode", "all")), View(beat("decode", "windowed", groups=WINDOWED))])
-    assert choose_route(views, long).decode == "windowed"
+    assert chosen(views, long).decode == "windowed"
 
 
 def test_blocks_before_the_window_save_no_room() -> None:
@@ -124,7 +131,7 @@ def test_blocks_before_the_window_save_no_room() -> None:
     tight = beat("decode", "a", free=1, live=0, groups=WINDOWED)
     roomy = beat("decode", "b", free=100, live=7, groups=WINDOWED)
     views = fleet(decode=[View(tight, cached=254), View(roomy)])
-    assert choose_route(views, need).decode == "b"
+    assert chosen(views, need).decode == "b"
 
 
 def test_a_worker_has_room_for_what_layers_with_a_window_keep_beside_the_others() -> None:
@@ -133,7 +140,7 @@ def test_a_worker_has_room_for_what_layers_with_a_window_keep_beside_the_others(
     mixed = KvGroups(1, 4, 1024)
     tight = View(beat("decode", "a", free=257 + 4 * 68 - 1, live=0, groups=mixed))
     roomy = View(beat("decode", "b", free=257 + 4 * 68, live=7, groups=mixed))
-    assert choose_route(fleet(decode=[tight, roomy]), long).decode == "b"
+    assert chosen(fleet(decode=[tight, roomy]), long).decode == "b"
 
 
 def test_the_groups_of_a_model_are_those_of_all_its_decode_workers() -> None:
@@ -145,47 +152,47 @@ def test_the_groups_of_a_model_are_those_of_all_its_decode_workers() -> None:
 
 def test_equal_instances_take_turns() -> None:
     views = fleet(decode=[View(beat("decode", name)) for name in "cab"])
-    chosen = [choose_route(views, NEED, rotation=turn).decode for turn in range(6)]
-    assert chosen == ["a", "b", "c", "a", "b", "c"]
+    decodes = [chosen(views, NEED, rotation=turn).decode for turn in range(6)]
+    assert decodes == ["a", "b", "c", "a", "b", "c"]
 
 
 def test_the_same_view_and_turn_give_the_same_choice() -> None:
     views = fleet(decode=[View(beat("decode", name)) for name in "ab"])
-    assert choose_route(views, NEED, rotation=5) == choose_route(views, NEED, rotation=5)
+    assert chosen(views, NEED, rotation=5) == chosen(views, NEED, rotation=5)
 
 
 def test_decode_prefers_the_one_that_has_the_prefix() -> None:
     views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b"), cached=4)])
-    assert choose_route(views, NEED).decode == "b"
+    assert chosen(views, NEED).decode == "b"
 
 
 def test_a_much_busier_decode_loses_although_it_has_the_prefix() -> None:
     views = fleet(decode=[View(beat("decode", "a")), View(beat("decode", "b", live=6), cached=4)])
-    assert choose_route(views, NEED).decode == "a"
+    assert chosen(views, NEED).decode == "a"
 
 
 def test_decode_needs_room_for_all_blocks_that_it_does_not_have() -> None:
     roomy, tight = View(beat("decode", "roomy", live=7, free=5)), View(beat("decode", "tight", free=4))
-    assert choose_route(fleet(decode=[tight, roomy]), NEED).decode == "roomy"
+    assert chosen(fleet(decode=[tight, roomy]), NEED).decode == "roomy"
 
 
 def test_decode_needs_no_room_for_all_that_an_answer_may_become() -> None:
     long = Need(HASHES, tokens=64, output_tokens=1000)
     few = View(beat("decode", "few", live=1, free=12))  # 64 tokens and 128
     fewer = View(beat("decode", "fewer", free=11))
-    assert choose_route(fleet(decode=[fewer, few]), long).decode == "few"
+    assert chosen(fleet(decode=[fewer, few]), long).decode == "few"
 
 
 def test_a_full_decode_is_the_last_choice_but_a_choice() -> None:
     full = View(beat("decode", "a", live=8))
-    assert choose_route(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"
-    assert choose_route(fleet(decode=[full]), NEED).decode == "a"
+    assert chosen(fleet(decode=[full, View(beat("decode", "b", live=7))]), NEED).decode == "b"
+    assert chosen(fleet(decode=[full]), NEED).decode == "a"
 
 
 def test_of_full_decodes_one_that_takes_guests_comes_first() -> None:
     crowded = View(beat("decode", "a", live=9, guests=1), cached=4)
     roomy = View(beat("decode", "b", live=11, guests=4))
-    assert choose_route(fleet(decode=[crowded, roomy]), NEED).decode == "b"
+    assert chosen(fleet(decode=[crowded, roomy]), NEED).decode == "b"
 
 
 def test_places_for_guests_are_counted_beside_the_slots_and_only_where_asked_for() -> None:
@@ -201,8 +208,8 @@ def test_prefill_goes_where_the_first_token_comes_soonest() -> None:
     slow = View(beat("prefill", "slow", queued_tokens=0, tokens_per_s=100.0))
     queued = View(beat("prefill", "queued", queued_tokens=300, tokens_per_s=1000.0))
     cached = View(beat("prefill", "cached", queued_tokens=300, tokens_per_s=1000.0), cached=4)
-    assert choose_route(fleet(prefill=[slow, queued]), NEED).prefill == "queued"
-    assert choose_route(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
+    assert chosen(fleet(prefill=[slow, queued]), NEED).prefill == "queued"
+    assert chosen(fleet(prefill=[slow, queued, cached]), NEED).prefill == "cached"
 
 
 @pytest.mark.parametrize("tokens_per_s", [0.0, 1000.0], ids=["unmeasured", "measured"])
@@ -212,16 +219,16 @@ def test_of_two_prefills_of_the_same_rate_the_idle_one_beats_the_one_with_a_queu
     queued = View(beat("prefill", "a-queued", queued_tokens=300, tokens_per_s=tokens_per_s))
     idle = View(beat("prefill", "b-idle", tokens_per_s=tokens_per_s))
     for turn in range(2):
-        assert choose_route(fleet(prefill=[queued, idle]), NEED, rotation=turn).prefill == "b-idle"
+        assert chosen(fleet(prefill=[queued, idle]), NEED, rotation=turn).prefill == "b-idle"
 
 
 def test_a_speculator_is_taken_by_load() -> None:
     views = fleet(speculator=[View(beat("speculator", "a", live=2)), View(beat("speculator", "b"))])
-    assert choose_route(views, NEED).speculator == "b"
+    assert chosen(views, NEED).speculator == "b"
 
 
 def test_a_prompt_without_a_full_block_can_be_placed() -> None:
-    assert choose_route(fleet(), Need((), tokens=1, output_tokens=1)).decode == "decode-0"
+    assert chosen(fleet(), Need((), tokens=1, output_tokens=1)).decode == "decode-0"
 
 
 def test_a_placement_knows_who_it_uses_in_which_role() -> None:
@@ -240,8 +247,8 @@ def test_workers_with_different_kv_layouts_are_never_placed_together() -> None:
         "prefill": [View(beat("prefill", "p0", layout="bf16")), View(beat("prefill", "p1", layout="fp8"))],
         "detokenizer": [View(beat("detokenizer", "t0"))],
     }
-    chosen = choose_route(fleet, NEED)
-    assert (chosen.decode, chosen.prefill) == ("d1", "p0")
+    route = chosen(fleet, NEED)
+    assert (route.decode, route.prefill) == ("d1", "p0")
 
 
 def test_no_common_kv_layout_is_a_sentence() -> None:
@@ -251,4 +258,4 @@ def test_no_common_kv_layout_is_a_sentence() -> None:
         "detokenizer": [View(beat("detokenizer", "t0"))],
     }
     with pytest.raises(Unavailable, match="same KV layout"):
-        choose_route(fleet, NEED)
+        chosen(fleet, NEED)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from services.gateway.fleet.known_prefixes import KnownPrefixes
 from services.gateway.fleet.prompt_path import beside_shared_prefix
 from services.gateway.fleet.routing import Need, RoutingDecision
 from services.gateway.fleet.sent_prefixes import (
@@ -11,6 +14,7 @@ from services.gateway.fleet.sent_prefixes import (
     SentPrefixes,
 )
 from shared.bus.fleet import InstanceView
+from shared.messages import NO_FETCHES, FetchReport
 from tests.integration.gateway_peers import heartbeat
 from tests.support.block_hashes import numbered_hashes
 from tests.support.clock import FakeClock
@@ -34,8 +38,11 @@ def chosen(prefixes: SentPrefixes, queued: int = TOKENS, need: Need | None = Non
         InstanceView(heartbeat("prefill", "prefill-0", queued_tokens=queued, **fields), 0.0),
         InstanceView(heartbeat("prefill", "prefill-1"), 0.0),
     ]
-    need = need or Need(OTHER, TOKENS + 5, 9)
-    return beside_shared_prefix(ROUTE, {"prefill": views}, need, prefixes).prefill
+    return beside(views, need or Need(OTHER, TOKENS + 5, 9), prefixes).prefill
+
+
+def beside(views: Sequence[InstanceView], need: Need, prefixes: SentPrefixes) -> RoutingDecision:
+    return beside_shared_prefix(ROUTE, {"prefill": views}, need, KnownPrefixes(views, need), prefixes)
 
 
 def test_a_call_goes_where_its_prefix_is_computed_for_another_one() -> None:
@@ -71,4 +78,17 @@ def test_so_many_prompts_of_a_worker_are_remembered() -> None:
 
 def test_where_there_is_one_worker_nothing_is_chosen() -> None:
     views = [InstanceView(heartbeat("prefill", "prefill-1"), 0.0)]
-    assert beside_shared_prefix(ROUTE, {"prefill": views}, Need(OTHER, TOKENS, 9), sent()) == ROUTE
+    assert beside(views, Need(OTHER, TOKENS, 9), sent()) == ROUTE
+
+
+def test_a_worker_that_fetches_the_prefix_does_not_wait_where_it_is_computed() -> None:
+    rich = InstanceView(heartbeat("prefill", "prefill-2", tokens_per_s=1000.0), 0.0)
+    rich.prefix.update(SHARED)
+    fetch = FetchReport(answer_us=1000, tokens_per_s=100_000.0, most_tokens=1 << 16)
+    for told, at in ((NO_FETCHES, "prefill-0"), (fetch, "prefill-1")):
+        views = [
+            InstanceView(heartbeat("prefill", "prefill-0", queued_tokens=TOKENS // 2), 0.0),
+            InstanceView(heartbeat("prefill", "prefill-1", tokens_per_s=1000.0, fetch=told), 0.0),
+            rich,
+        ]
+        assert beside(views, Need(OTHER, TOKENS + 5, 9), sent()).prefill == at

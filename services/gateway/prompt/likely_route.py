@@ -1,32 +1,31 @@
-"""Find the worker that would compute a prompt if it were routed now."""
+"""Find the route that a prompt would have if it were routed now, and with it the worker that computes it."""
 
 from __future__ import annotations
 
 from services.gateway.context import SessionContext
-from services.gateway.fleet.best_route import best_route
+from services.gateway.fleet.best_route import BestRoute, best_route
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.routing import Need, serving
-from services.gateway.fleet.sent_load import LoadedView
 from shared.errors import Unavailable
 from shared.roles import ROUTED_ROLES
 
 
-def likely_worker(
+def likely_route(
     context: SessionContext,
     request_id: str,
     model: ModelIdentity,
     need: Need,
     rotation: int,
     most_local_tokens: int,
-) -> LoadedView | None:
-    """Return the worker that `Router` would choose at its first attempt; None where there is no route.
+) -> BestRoute | None:
+    """Return the route that `Router` would choose at its first attempt; None where there is none.
 
     `most_local_tokens`: of the longest prompt that a decode worker may compute itself.
     """
     routed = {role: serving(context.fleet.instances(role), role, model) for role in ROUTED_ROLES}
     shunned = context.breakers.shunned([view for views in routed.values() for view in views], request_id)
     try:
-        best = best_route(
+        return best_route(
             routed,
             (),
             need,
@@ -37,4 +36,3 @@ def likely_worker(
         )
     except Unavailable:
         return None
-    return best.prompt_worker
