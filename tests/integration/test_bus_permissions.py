@@ -31,11 +31,21 @@ from shared.bus.subjects import (
 )
 from shared.deadline import Deadline
 from shared.errors import ProtocolError, Unavailable
-from shared.messages import AuditReport, AuditRequest, Cancel, Envelope, Heartbeat, Message, Snapshot
+from shared.messages import (
+    AuditReport,
+    AuditRequest,
+    Cancel,
+    Envelope,
+    Heartbeat,
+    KvGrant,
+    Message,
+    Snapshot,
+)
 from shared.roles import FOLLOWED_ROLES, ROLES
 from tests.support import metric
 from tests.support.closed_bus import ClosedBus, RawClient, closed_bus, users
 from tests.support.heartbeats import make_heartbeat
+from tests.support.kv_pair import assert_same, pairs
 from tests.support.wait import until
 
 MESSAGES = [message.__name__ for message in typing.get_args(Message)]
@@ -328,6 +338,27 @@ async def test_kv_goes_from_prefill_to_decode(closed: ClosedBus) -> None:
     finally:
         await sender.close()
         await receiver.close()
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["nats", "shm"])
+async def test_a_prefix_goes_from_one_prefill_worker_to_another(closed: ClosedBus, share: bool) -> None:
+    before = metric.value("penstock_dropped_messages_total", reason="permission")
+    async with pairs(closed.url, closed.credentials) as make:
+        pair = await make(share=share, between=("prefill-0", "prefill-1"))
+        pair.expect_transfer("gateway-0.1.prefix", [5, 6, 7])
+        key = pair.offer_transfer("gateway-0.1.prefix", [1, 2, 3])
+        pair.compute(key, 3)
+        pair.sender.finish_transfer(key, (), "")
+        await pair.transferred()
+        assert_same(pair, [1, 2, 3], [5, 6, 7])
+        pair.expect_transfer("gateway-0.2.prefix", [5, 6, 7])
+        aborted = pair.offer_transfer("gateway-0.2.prefix", [1, 2, 3])
+        await until(lambda: pair.heard_by_sender(KvGrant) == 2)
+        pair.receiver.abort_transfer(aborted, "computed instead")
+        await pair.freed()
+        transports = {d.message.transport for d in pair.to_sender if isinstance(d.message, KvGrant)}
+    assert transports == {"shm" if share else "nats"}
+    assert metric.value("penstock_dropped_messages_total", reason="permission") == before
 
 
 # ---- what a subject says is what comes ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A prefill side and a decode side of KV transfers, on connections of their own to one real server."""
+"""The two sides of KV transfers, on connections of their own to one real server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Protocol
 from shared.bus import Bus, Delivery
 from shared.bus.bulk import BulkConnection
 from shared.bus.bulk_stream import BulkSink
+from shared.bus.credentials import Credentials
 from shared.bus.subjects import inbox, kv
 from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import PenstockError
@@ -26,6 +27,9 @@ INCARNATION = 77
 PATIENCE_S = 240.0
 """Longer than a transfer takes on a machine that is busy."""
 SUBJECT = kv("decode-0", INCARNATION)
+BETWEEN = ("prefill-0", "decode-0")
+CredentialsOf = Callable[[str], Credentials | None]
+"""The credentials of an instance, on a bus that wants some."""
 
 
 SMALL = PlainLayout(3, 4096)
@@ -78,11 +82,26 @@ def never(_number: int) -> bool:
     return False
 
 
-class Pair:
-    """A prefill side and a decode side, each with its own two connections to one server."""
+def nobody(_instance: str) -> None:
+    """Anybody may come in."""
 
-    def __init__(self, layout: PlainLayout, blocks: int, share: bool, transport: str, clock: Clock) -> None:
+
+class Pair:
+    """A prefill side and a decode side, each with its own two connections to one server; `between` names
+    others in their place."""
+
+    def __init__(
+        self,
+        layout: PlainLayout,
+        blocks: int,
+        share: bool,
+        transport: str,
+        clock: Clock,
+        between: tuple[str, str] = BETWEEN,
+    ) -> None:
         self.layout = layout
+        self.between = between
+        self.roles = [name.rpartition("-")[0] for name in between]
         nbytes = layout.groups.block_layers * layout.layer_block_bytes * blocks
         self.shared = SharedPool.create(nbytes) if share else None
         self.source = PlainPool(layout, blocks, self.shared.memory if self.shared else None)
@@ -97,9 +116,10 @@ class Pair:
         self.mute_sender = False
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def connect(self, url: str) -> None:
-        self.buses = [await Bus.connect(url, name=name) for name in ("prefill-0", "decode-0")]
-        self.bulks = [await BulkConnection.connect(url, name=name) for name in ("prefill-0", "decode-0")]
+    async def connect(self, url: str, credentials: CredentialsOf = nobody) -> None:
+        known = [(name, credentials(name)) for name in self.between]
+        self.buses = [await Bus.connect(url, name=name, credentials=its) for name, its in known]
+        self.bulks = [await BulkConnection.connect(url, name=name, credentials=its) for name, its in known]
         self.sender = KvSender(
             self.buses[0],
             self.bulks[0],
@@ -112,7 +132,7 @@ class Pair:
         self.receiver = KvReceiver(
             self.buses[1],
             self.bulks[1],
-            "decode-0",
+            self.between[1],
             INCARNATION,
             self.target,
             self.transport,
@@ -122,8 +142,8 @@ class Pair:
             clock=self.clock,
         )
         await self.receiver.start()
-        await self.buses[0].serve(inbox("prefill", "prefill-0"), self._at_sender)
-        await self.buses[1].serve(inbox("decode", "decode-0"), self._at_receiver)
+        await self.buses[0].serve(inbox(self.roles[0], self.between[0]), self._at_sender)
+        await self.buses[1].serve(inbox(self.roles[1], self.between[1]), self._at_receiver)
         self.tasks = [
             asyncio.create_task(self.sender.run_transfers()),
             asyncio.create_task(self.receiver.run_transfers()),
@@ -171,7 +191,16 @@ class Pair:
         seconds: float = PATIENCE_S,
     ) -> TransferKey:
         deadline = self.deadline(seconds)
-        self.sender.offer_transfer(request, epoch, "gateway-0", "decode-0", tables, firsts, deadline)
+        self.sender.offer_transfer(
+            request,
+            epoch,
+            "gateway-0",
+            self.between[1],
+            tables,
+            firsts,
+            deadline,
+            receiver_role=self.roles[1],
+        )
         return (request, epoch)
 
     def expect_transfer(
@@ -188,7 +217,17 @@ class Pair:
         seconds: float = PATIENCE_S,
     ) -> TransferKey:
         deadline = self.deadline(seconds)
-        self.receiver.expect_transfer(request, epoch, "gateway-0", "prefill-0", 5, tables, firsts, deadline)
+        self.receiver.expect_transfer(
+            request,
+            epoch,
+            "gateway-0",
+            self.between[0],
+            5,
+            tables,
+            firsts,
+            deadline,
+            sender_role=self.roles[0],
+        )
         return (request, epoch)
 
     def compute(self, key: TransferKey, blocks: int, layers: int | None = None) -> None:
@@ -242,11 +281,12 @@ class MakePair(Protocol):
         share: bool = False,
         transport: str = "auto",
         clock: Clock = SYSTEM_CLOCK,
+        between: tuple[str, str] = BETWEEN,
     ) -> Awaitable[Pair]: ...
 
 
 @contextlib.asynccontextmanager
-async def pairs(url: str) -> AsyncIterator[MakePair]:
+async def pairs(url: str, credentials: CredentialsOf = nobody) -> AsyncIterator[MakePair]:
     """Makes pairs on the server at `url`; all are closed at the end."""
     async with contextlib.AsyncExitStack() as stack:
 
@@ -256,9 +296,10 @@ async def pairs(url: str) -> AsyncIterator[MakePair]:
             share: bool = False,
             transport: str = "auto",
             clock: Clock = SYSTEM_CLOCK,
+            between: tuple[str, str] = BETWEEN,
         ) -> Pair:
-            pair = Pair(layout, blocks, share, transport, clock)
-            await pair.connect(url)
+            pair = Pair(layout, blocks, share, transport, clock, between)
+            await pair.connect(url, credentials)
             stack.push_async_callback(pair.close)
             return pair
 
