@@ -21,7 +21,7 @@ from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.cli.local.router import errors_words
+from services.cli.router.train import errors_words
 from services.gateway.virtual.question_language import language_of
 from shared.files.difficulty_head import write_difficulty_head
 from shared.retrieval.encoders.embedder import MODEL_NAME, Embedder
