@@ -20,11 +20,19 @@ Samples = Mapping[str, float]
 
 async def read_metrics(address: str) -> Samples:
     """Read the page at HOST:PORT. Raises Unavailable, which says why there is none."""
+    text = await read_page(address)
     try:
-        text = await asyncio.to_thread(_fetched, address)
         return parsed_metrics(text)
+    except ValueError as error:
+        raise _unreadable(address, error) from error
+
+
+async def read_page(address: str) -> str:
+    """Return the text of the page at HOST:PORT. Raises Unavailable, which says why there is none."""
+    try:
+        return await asyncio.to_thread(_fetched, address)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise Unavailable(f"the metrics at {address} cannot be read ({error}): ask again") from error
+        raise _unreadable(address, error) from error
 
 
 def parsed_metrics(text: str) -> Samples:
@@ -46,6 +54,10 @@ def parsed_metrics(text: str) -> Samples:
             name = f"{PHASE_SUM}/{sample.labels.get('phase', '')}"
             found[name] = found.get(name, 0.0) + value
     return found
+
+
+def _unreadable(address: str, error: Exception) -> Unavailable:
+    return Unavailable(f"the metrics at {address} cannot be read ({error}): ask again")
 
 
 def _fetched(address: str) -> str:

@@ -84,6 +84,12 @@ TABLES = ("host", "gateway", "prefill", "decode", "restart", "int8")
 def read_profile(path: Path) -> DeploymentProfile:
     """Read a profile: JSON where the name says so, else TOML. Raises InvalidRequest with the field."""
     given = _document(path)
+    return checked_profile(str(path), {"name": path.stem} | given)
+
+
+def checked_profile(path: str, given: dict[str, Any]) -> DeploymentProfile:
+    """Return the profile of these tables; `path` is where they come from. Raises InvalidRequest with the
+    field."""
     for table, fields in given.items():
         if table == "name":
             continue
@@ -92,7 +98,7 @@ def read_profile(path: Path) -> DeploymentProfile:
         if not isinstance(fields, dict):
             raise InvalidRequest(f"{path}: {table} is no table; write [{table}] and its fields below it")
         _refuse_strangers(path, table, fields)
-    name = given.get("name", path.stem)
+    name = given.get("name", "a fleet")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
         raise InvalidRequest(f"{path}: name is no line of 1 to {MAX_NAME_CHARS} characters; write another")
     tables: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
@@ -132,7 +138,7 @@ def _document(path: Path) -> dict[str, Any]:
     return read
 
 
-def _refuse_strangers(path: Path, table: str, fields: dict[str, Any]) -> None:
+def _refuse_strangers(path: str, table: str, fields: dict[str, Any]) -> None:
     known = [field.name for field in (*FIELDS, INT8_SPEED) if field.table == table]
     known += ["step_ms"] if table in CURVES else []
     for name in fields:
@@ -142,7 +148,7 @@ def _refuse_strangers(path: Path, table: str, fields: dict[str, Any]) -> None:
             )
 
 
-def _number(path: Path, field: ProfileField, given: dict[str, Any]) -> float:
+def _number(path: str, field: ProfileField, given: dict[str, Any]) -> float:
     value = given.get(field.table, {}).get(field.name, field.default)
     if value is None:
         raise InvalidRequest(f"{path} lacks {field.path} ({field.meaning}); write {field.rule}")
@@ -152,7 +158,7 @@ def _number(path: Path, field: ProfileField, given: dict[str, Any]) -> float:
     return int(value) if field.whole else float(value)
 
 
-def _curve(path: Path, table: str, given: dict[str, Any]) -> StepCurve:
+def _curve(path: str, table: str, given: dict[str, Any]) -> StepCurve:
     where = CURVES[table]
     points = given.get(table, {}).get("step_ms")
     if points is None:
@@ -181,7 +187,7 @@ def _curve(path: Path, table: str, given: dict[str, Any]) -> StepCurve:
     return StepCurve(tuple(read))
 
 
-def _check_together(path: Path, profile: DeploymentProfile) -> None:
+def _check_together(path: str, profile: DeploymentProfile) -> None:
     """Refuse instances that no host has room for. Raises InvalidRequest."""
     for role, part in (
         ("gateway", profile.gateway),

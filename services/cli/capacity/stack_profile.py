@@ -6,8 +6,8 @@ import asyncio
 import json
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,8 @@ from shared.process.cores import usable_cores
 
 LOOK_S = 0.1
 """The time between two looks at the latest heartbeats."""
+KEPT_SIGHTINGS = 4096
+"""The latest of one kind that count."""
 FRONT_ROLES = ("gateway", "tokenizer", "detokenizer")
 OVERHEAD_PHASES = ("admit", "tokenize", "route", "bus", "deliver")
 """Phases on the way to the first token that are neither a queue nor a computation of prefill's."""
@@ -35,18 +37,26 @@ HOW_TO_KNOW = {
 }
 
 
+def _latest() -> deque[float]:
+    return deque(maxlen=KEPT_SIGHTINGS)
+
+
 @dataclass(slots=True)
 class StackSightings:
     """Heartbeats as they were heard over time. `steps_ms`: times of steps by sequences that were live."""
 
     beats: dict[str, Heartbeat] = field(default_factory=dict)
-    steps_ms: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    prompt_rates: list[float] = field(default_factory=list)
-    transfers_ms: list[float] = field(default_factory=list)
+    steps_ms: defaultdict[int, deque[float]] = field(default_factory=lambda: defaultdict(_latest))
+    prompt_rates: deque[float] = field(default_factory=_latest)
+    transfers_ms: deque[float] = field(default_factory=_latest)
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Note each heartbeat once."""
-        for beat in (one.beat for one in seen):
+        self.look_at(one.beat for one in seen)
+
+    def look_at(self, beats: Iterable[Heartbeat]) -> None:
+        """Note each heartbeat once, of who is in the fleet now."""
+        for beat in beats:
             before = self.beats.get(beat.instance)
             if before is not None and before.sent_unix_us == beat.sent_unix_us:
                 continue
@@ -58,6 +68,11 @@ class StackSightings:
                 self.transfers_ms.append(beat.decode.transfer_us / 1e3)
             if beat.role == "prefill" and beat.worker.tokens_per_s:
                 self.prompt_rates.append(beat.worker.tokens_per_s)
+
+    def keep(self, instances: Collection[str]) -> None:
+        """Forget the heartbeats of all others: they have gone."""
+        for gone in self.beats.keys() - set(instances):
+            del self.beats[gone]
 
     def of(self, role: str) -> list[Heartbeat]:
         return [beat for beat in self.beats.values() if beat.role == role]

@@ -56,14 +56,23 @@ def traced_workload(
     `cached_share` None: that of the trace where it tells which blocks are equal, as of a cache that forgets
     nothing; one that forgets finds less.
     """
+    rows, again_share = trace_rows(kind, path, speed, length_scale)
+    times = np.array([at_s for at_s, _, _ in rows])
+    rate, arrival_scv = busiest_window(times, window_s)
+    share = again_share if cached_share is None else cached_share
+    return Workload.of_pairs(rate, arrival_scv, [(prompt, answer) for _, prompt, answer in rows], share)
+
+
+def trace_rows(
+    kind: str, path: Path, speed: float, length_scale: float
+) -> tuple[list[tuple[float, int, int]], float]:
+    """Return when each request comes, the tokens of its prompt and of its answer; and the share of prompts
+    that comes again, as of a cache that forgets nothing. Raises InvalidRequest."""
     writer = LengthWriter(UNREAD, 1.0, length_scale)
     rows = list(islice(_rows(TRACES[kind](path, writer, speed)), MAX_TRACE_REQUESTS))
     if not rows:
         raise InvalidRequest(f"{path} has no request; name another trace")
-    times = np.array([at_s for at_s, _, _ in rows])
-    rate, arrival_scv = busiest_window(times, window_s)
-    share = writer.again_share if cached_share is None else cached_share
-    return Workload.of_pairs(rate, arrival_scv, [(prompt, answer) for _, prompt, answer in rows], share)
+    return rows, writer.again_share
 
 
 def busiest_window(times_s: Floats, window_s: float) -> tuple[float, float]:
