@@ -40,7 +40,8 @@ class GatewayReport:
 
     `degradation` is the highest of its levels, `model_levels` those of models that it leaves something out
     of; `breakers` are the instances that it avoids, a few at most. `flags` is the digest of the changes of
-    settings that it knows, "" where there are none.
+    settings that it knows, "" where there are none. `wanted_models` are those that requests wait for while
+    they have no worker, some at most.
     """
 
     grpc: str = ""
@@ -49,6 +50,7 @@ class GatewayReport:
     breakers: tuple[BreakerReport, ...] = ()
     model_levels: tuple[ModelLevel, ...] = ()
     flags: str = ""
+    wanted_models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -196,6 +196,7 @@ async def test_requests_that_wait_for_a_model_leave_room_for_those_of_another(na
                 assert (
                     "no decode instance of the model 'two' is ready, and 2 requests" in (await call).details
                 )
+        assert running.registry.status().gateway.wanted_models == ("two",)
         other = asyncio.create_task(generate(running.stub, ask_of("one")))
         envelope, _ = await peers.placed()
         await peers.text(envelope.request_id, 5, "a", finish="stop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,8 @@ from shared.errors import Overloaded
 AWAY_SHARE = 0.25
 """The most of a gateway's sessions that wait so, as a share."""
 AWAY_RETRY_MS = 1000
+MAX_TOLD_MODELS = 16
+"""The most models that are told to be waited for."""
 AWAY = "away"
 """Why the gateway sheds here, as `penstock_shed_total` counts it."""
 
@@ -20,6 +23,13 @@ class AwayModels:
     def __init__(self, max_sessions: int) -> None:
         self._most = max(1, int(AWAY_SHARE * max_sessions))
         self._waiting = 0
+        self._models: Counter[str] = Counter()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Return models that requests wait for, as a heartbeat tells them: who planned that one rests starts
+        its workers then."""
+        return tuple(sorted(self._models)[:MAX_TOLD_MODELS])
 
     @contextmanager
     def waiting(self, model: str) -> Iterator[None]:
@@ -33,7 +43,9 @@ class AwayModels:
                 reason=AWAY,
             )
         self._waiting += 1
+        self._models[model] += 1
         try:
             yield
         finally:
             self._waiting -= 1
+            self._models -= Counter((model,))  # without those of which nobody is left

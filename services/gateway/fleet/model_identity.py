@@ -76,9 +76,21 @@ def waits_for_worker(wanted: str, instances: Callable[[str], Sequence[Announced]
     served = {view.heartbeat.model for view in instances("decode")}
     if not served:
         return True
-    announced = {view.heartbeat.model for role in REQUIRED_ROLES for view in instances(role)}
+    announced = _announced_models(instances)
     name, _ = split_model(wanted, announced)
     return not known_as(name, served) and bool(known_as(name, announced))
+
+
+def awaited_model(wanted: str, instances: Callable[[str], Sequence[Announced]]) -> str:
+    """Return the model that `wanted` means, of those that some service has which a request needs; "" of
+    none."""
+    announced = _announced_models(instances)
+    name, _ = split_model(wanted, announced)
+    return known_as(name, announced)
+
+
+def _announced_models(instances: Callable[[str], Sequence[Announced]]) -> set[str]:
+    return {view.heartbeat.model for role in REQUIRED_ROLES for view in instances(role)}
 
 
 def find_model(

@@ -8,7 +8,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from services.gateway.fleet.model_identity import ModelIdentity, find_model, waits_for_worker
+from services.gateway.fleet.model_identity import (
+    ModelIdentity,
+    awaited_model,
+    find_model,
+    waits_for_worker,
+)
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import speaks_against
 from services.gateway.fleet.routing import longest_context, serving
@@ -115,7 +120,8 @@ class Preprocessor:
 
         if not workers():
             others_are_served = bool(instances("decode"))
-            waiting = self._context.away_models.waiting(request.model) if others_are_served else nullcontext()
+            away = awaited_model(request.model, instances)
+            waiting = self._context.away_models.waiting(away) if others_are_served else nullcontext()
             with waiting:
                 deadline = Deadline.after(0.0 if request.may_fall_back else self._wait_s())
                 await wait_for_instances(workers, "decode", deadline, model=request.model)

@@ -392,6 +392,7 @@ class SessionRegistry:
             model_levels=context.degradation.report(),
             breakers=context.breakers.report(),
             flags=context.flags.digest,
+            wanted_models=context.away_models.wanted,
         )
         return replace(
             self._heartbeat(),
