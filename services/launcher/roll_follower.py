@@ -28,6 +28,11 @@ class InstanceKeeper(Protocol):
     @property
     def instances(self) -> list[Instance]: ...
 
+    @property
+    def startable(self) -> list[Instance]:
+        """Return them, and others that are gone and may come again."""
+        ...
+
     def start_stand_in(self, name: str, stands_for: Instance) -> tuple[Instance, asyncio.Task[None]]: ...
 
     def forget_instance(self, instance: Instance) -> None: ...
@@ -88,7 +93,7 @@ class RollFollower:
     def _take_code(self, roll: StackRoll) -> None:
         self.number, self.trouble, self._asked = roll.number, "", ""
         self._say(f"instances that start from now on run the code in {roll.root}")
-        for instance in self._keeper.instances:
+        for instance in self._keeper.startable:
             instance.spec = with_code(instance.spec, roll.python, roll.root)
         if self._forker is not None:
             self._forker.renew(roll.python, environ_with_code(fork_server_environ(), roll.root))

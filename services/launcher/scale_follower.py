@@ -50,6 +50,14 @@ class ScaleFollower:
         """Instances that a scale has started, and their lives: the end of one is nobody else's."""
         self._drains: dict[Instance, asyncio.Task[None]] = {}
         self._told = ""
+        self._last_of: dict[tuple[str, int], Instance] = {}
+        """The last instance that was there of each role and model: what comes again does what it did."""
+
+    @property
+    def remembered(self) -> list[Instance]:
+        """Instances that are gone, of whose role and model there is no other: others may be started like
+        them."""
+        return [instance for instance in self._last_of.values() if instance not in self._stack.instances]
 
     def is_of_scale(self, instance: Instance) -> bool:
         """Return whether a scale has started it, or lets it end: its end ends nothing else."""
@@ -75,15 +83,19 @@ class ScaleFollower:
             self._keep(role, count, scale)
 
     def _keep(self, role: str, count: int, scale: StackScale) -> None:
-        """Have `count` instances of a role: the first ones by number."""
+        """Have `count` instances of a role, the first ones by number, less those that are to be absent."""
         known = {_number(each): each for each in self._stack.instances if each.spec.role == role}
+        wanted = {number for number in range(count) if f"{role}-{number}" not in scale.absent}
+        models = self._models_of(role)
         for number, instance in known.items():
-            if number >= count and instance not in self._drains:
+            self._last_of[role, number % models] = instance
+            if number not in wanted and instance not in self._drains:
                 self._let_end(instance, scale.patience_s)
-        for number in sorted({*range(count)} - known.keys()):
-            if not known or self.trouble:
+        for number in sorted(wanted - known.keys()):
+            like = known.get(number % models) or self._last_of.get((role, number % models))
+            if like is None or self.trouble:
                 return
-            self._start(f"{role}-{number}", known.get(number % self._models_of(role)) or known[min(known)])
+            self._start(f"{role}-{number}", like)
 
     def _models_of(self, role: str) -> int:
         """Each of several models has the next instance in turn, of the roles that serve one."""

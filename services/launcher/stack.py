@@ -333,6 +333,11 @@ class Stack:
 
     # ---- roll and scale -----------------------------------------------------------------------
 
+    @property
+    def startable(self) -> list[Instance]:
+        """Return the instances, and those that a scale has let go and may want again."""
+        return [*self.instances, *self._scale.remembered]
+
     def start_stand_in(self, name: str, stands_for: Instance) -> tuple[Instance, asyncio.Task[None]]:
         """Start an instance that does what another one does, beside it, for as long as that is away."""
         return self._start_beside(stand_in_spec(stands_for.spec, name, self._options))

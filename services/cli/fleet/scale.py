@@ -86,7 +86,9 @@ async def _scale(address: BusAddress, args: argparse.Namespace) -> int:
         _check(state_dir, fleet, counts)
         before = read_scale(state_dir)
         kept = {} if before is None else before.counts
-        scale = StackScale(SYSTEM_CLOCK.unix_us(), {**kept, **counts}, args.timeout)
+        absent = () if before is None else before.absent
+        still_absent = tuple(name for name in absent if name.rpartition("-")[0] not in counts)
+        scale = StackScale(SYSTEM_CLOCK.unix_us(), {**kept, **counts}, args.timeout, still_absent)
         write_scale(state_dir, scale)
         return await _until_so(state_dir, fleet, scale, counts)
 

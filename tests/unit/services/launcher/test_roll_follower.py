@@ -45,6 +45,10 @@ class Keeper:
         self.instances.append(instance)
         return instance, asyncio.create_task(instance.run())
 
+    @property
+    def startable(self) -> list[Instance]:
+        return self.instances
+
     def forget_instance(self, instance: Instance) -> None:
         self.instances.remove(instance)
 

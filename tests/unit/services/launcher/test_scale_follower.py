@@ -184,3 +184,23 @@ async def test_the_scale_says_what_is_its_own(tmp_path: Path) -> None:
     scale.look()
     assert [scale.is_of_scale(instance) for instance in fleet.instances] == [False, True]
     await fleet.end()
+
+
+async def test_those_that_are_absent_drain_and_come_again_as_what_they_were(tmp_path: Path) -> None:
+    fleet = Fleet(count=3)
+    scale = follower(tmp_path, fleet, num_models=2)
+    await until(lambda: all(instance.pid for instance in fleet.instances))
+    write_scale(tmp_path, StackScale(1, {"decode": 3}, PATIENCE_S, ("decode-1",)))
+
+    def absent() -> bool:
+        scale.look()
+        return fleet.names == ["decode-0", "decode-2"]
+
+    await until(absent)
+    assert [instance.spec.instance for instance in scale.remembered] == ["decode-1"]
+    scale.look()
+    assert fleet.likes == [], "it stays away"
+    want(tmp_path, 3, number=2)
+    scale.look()
+    assert fleet.likes == [("decode-1", "decode-1")]
+    await fleet.end()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from shared.errors import InvalidRequest
-from shared.files.scale_file import MAX_INSTANCES, SCALE_NAME, StackScale, read_scale, write_scale
+from shared.files.scale_file import MAX_ABSENT, MAX_INSTANCES, SCALE_NAME, StackScale, read_scale, write_scale
 
-SCALE = StackScale(7, {"decode": MAX_INSTANCES, "prefill": 1}, 180.0)
+SCALE = StackScale(7, {"decode": MAX_INSTANCES, "prefill": 1}, 180.0, ("prefill-1",))
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -28,6 +28,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         '{"number": 1, "counts": {"decode": 0}, "patience_s": 1}',
         f'{{"number": 1, "counts": {{"decode": {MAX_INSTANCES + 1}}}, "patience_s": 1}}',
         '{"number": 1, "patience_s": 1}',
+        '{"number": 1, "counts": {}, "patience_s": 1, "absent": 1}',
+        f'{{"number": 1, "counts": {{}}, "patience_s": 1, "absent": {[0] * (MAX_ABSENT + 1)}}}',
     ],
 )
 def test_what_is_no_such_file_is_refused_with_what_to_do(tmp_path: Path, text: str) -> None:
