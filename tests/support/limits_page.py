@@ -144,6 +144,7 @@ OWN = {
         "MAX_TOLD_CHARS",
     ),
     "services/cli/capacity": ("MAX_MOVES",),
+    "services/cli/planner": ("MAX_AHEAD_S", "MAX_KEPT_COUNTS", "MAX_PENDING"),
     "services/gateway/asks": ("MAX_ASKS", "MAX_KNOWN", "MAX_CALL_ASKS"),
     "services/gateway/grpc": ("MAX_EVENT_BYTES", "MAX_STATUS_CHARS"),
     "services/gateway/http": ("MAX_IDS_AT_ONCE", "MAX_NAMED_VALUES"),

@@ -226,6 +226,7 @@ CLI_ORDER = (
     "usage",
     "flags",
     "capacity",
+    "planner",
     "local",
     "router",
     "__main__",
@@ -251,6 +252,16 @@ CAPACITY_ORDER = (
     "metrics_page",
     "stack_profile",
     "capacity",
+)
+PLANNER_ORDER = (
+    "arrival_window",
+    "seasons",
+    "forecast",
+    "request_shape",
+    "planner_settings",
+    "counts_search",
+    "scale_in_delay",
+    "model_planner",
 )
 BENCH_ORDER = (
     "stats",
@@ -278,13 +289,24 @@ BENCH_ORDER = (
         ("services/cli", CLI_ORDER),
         ("services/cli/bench", BENCH_ORDER),
         ("services/cli/capacity", CAPACITY_ORDER),
+        ("services/cli/planner", PLANNER_ORDER),
         ("shared/kv", KV_ORDER),
         ("shared/retrieval", ("documents", "encoders", "index", "citing")),
         ("shared/engine", ENGINE_ORDER),
         ("services/gateway", GATEWAY_ORDER),
         ("services/gateway/http", HTTP_ORDER),
     ],
-    ids=["cli", "cli's bench", "cli's capacity", "kv", "retrieval", "engine", "gateway", "gateway's http"],
+    ids=[
+        "cli",
+        "cli's bench",
+        "cli's capacity",
+        "cli's planner",
+        "kv",
+        "retrieval",
+        "engine",
+        "gateway",
+        "gateway's http",
+    ],
 )
 def test_the_packages_inside_of_a_package_import_one_way(package: str, order: tuple[str, ...]) -> None:
     """Imports inside of functions count. `__init__` names what others use: nobody in here goes through it."""
