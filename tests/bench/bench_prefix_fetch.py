@@ -29,8 +29,8 @@ FETCHED = "penstock_prefix_fetched_tokens_total"
 QUESTION_TOKENS = 20
 BUSY_FOR_S = 0.3
 """The time after which the long prompt is known to be computed, and the short one is asked for."""
-FORGOTTEN_S = 11.0
-"""A gateway has forgotten by then whom it had the prefix computed by, and goes by what workers have."""
+TOLD_S = 1.0
+"""The time after which gateways know what has been computed."""
 WAIT_S = 300.0
 VOCABULARY = range(1000, 30_000)
 
@@ -43,6 +43,7 @@ class Round:
 
 def ttft_ms(answer: Answer) -> float:
     assert answer.end is not None, answer.details
+    assert answer.outcome == "finished", answer.end
     return float(answer.end.timeline.ttft_us) / 1e3
 
 
@@ -54,11 +55,12 @@ async def one_round(stub: rpc.InferenceStub, seed: int, options: argparse.Namesp
 
     async def ask(prompt: list[int]) -> float:
         message = request(prompt, max_tokens=2, ignore_eos=True)
+        message.ttft_deadline_ms = message.deadline_ms = round(WAIT_S * 1000)
         return ttft_ms(await generate(stub, message, timeout_s=WAIT_S))
 
     prefix = ids(options.prefix_tokens)
     await ask(prefix)
-    await asyncio.sleep(FORGOTTEN_S)
+    await asyncio.sleep(TOLD_S)
     busy = asyncio.create_task(ask([*prefix, *ids(options.busy_tokens)]))
     await asyncio.sleep(BUSY_FOR_S)
     first_ms = await ask([*prefix, *ids(QUESTION_TOKENS)])
@@ -107,8 +109,8 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--prefix-tokens", type=int, default=1500)
-    parser.add_argument("--busy-tokens", type=int, default=2500)
+    parser.add_argument("--prefix-tokens", type=int, default=1000)
+    parser.add_argument("--busy-tokens", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--transport", default="auto")
     main(parser.parse_args())

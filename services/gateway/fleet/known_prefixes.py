@@ -37,7 +37,7 @@ class KnownPrefix:
 
 
 class KnownPrefixes:
-    """What is known of the prompt that `need` tells of, at `prefills`, which all may lend."""
+    """The known prefixes of the prompt that `need` tells of, at `prefills`, which all may lend."""
 
     def __init__(self, prefills: Sequence[Candidate], need: Need) -> None:
         self._tokens = need.tokens

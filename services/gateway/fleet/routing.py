@@ -28,7 +28,7 @@ class Candidate(Protocol):
 
 C = TypeVar("C", bound=Candidate)
 V = TypeVar("V")
-Cost = Callable[[Candidate], tuple[float, ...]]
+WorkerCost = Callable[[Candidate], tuple[float, ...]]
 """The cost of taking an instance: the least is taken, by its first figure that differs."""
 
 
@@ -170,7 +170,7 @@ def leave_out_of_all(
 def choose_route(
     fleet: Mapping[str, Sequence[Candidate]],
     need: Need,
-    prefill_cost: Cost,
+    prefill_cost: WorkerCost,
     *,
     rotation: int = 0,
 ) -> RoutingDecision:
@@ -187,7 +187,7 @@ def choose_route(
             view for view in fleet.get(role, ()) if layouts is None or view.heartbeat.worker.layout in layouts
         ]
 
-    def pick(role: str, cost: Cost) -> str:
+    def pick(role: str, cost: WorkerCost) -> str:
         return cheapest_instance(usable(role), cost, rotation)
 
     # KV passes only between workers that lay it out alike.
@@ -209,7 +209,7 @@ def choose_route(
     )
 
 
-def cheapest_instance(views: Sequence[Candidate], cost: Cost, rotation: int) -> str:
+def cheapest_instance(views: Sequence[Candidate], cost: WorkerCost, rotation: int) -> str:
     """The id of the cheapest view, "" for none; among equals the one whose turn it is."""
     if not views:
         return ""
