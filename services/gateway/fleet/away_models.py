@@ -32,9 +32,10 @@ class AwayModels:
         return tuple(sorted(self._models)[:MAX_TOLD_MODELS])
 
     @contextmanager
-    def waiting(self, model: str) -> Iterator[None]:
-        """One more waits. Raises Overloaded where as many wait as may."""
-        if self._waiting >= self._most:
+    def waiting(self, model: str, *, others_are_served: bool = True) -> Iterator[None]:
+        """One more waits. Raises Overloaded where as many wait as may: nobody needs their room while no other
+        model is served."""
+        if self._waiting >= self._most and others_are_served:
             raise Overloaded(
                 f"no decode instance of the model {model!r} is ready, and {self._waiting} requests wait for "
                 "one already: retry later",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -121,8 +120,7 @@ class Preprocessor:
         if not workers():
             others_are_served = bool(instances("decode"))
             away = awaited_model(request.model, instances)
-            waiting = self._context.away_models.waiting(away) if others_are_served else nullcontext()
-            with waiting:
+            with self._context.away_models.waiting(away, others_are_served=others_are_served):
                 deadline = Deadline.after(0.0 if request.may_fall_back else self._wait_s())
                 await wait_for_instances(workers, "decode", deadline, model=request.model)
         return find_model(request.model, instances, request.tenant)

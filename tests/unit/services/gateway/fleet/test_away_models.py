@@ -22,6 +22,8 @@ def test_some_are_told_at_most_and_who_is_shed_wants_nothing() -> None:
     with away.waiting("one"):
         with pytest.raises(Overloaded), away.waiting("two"):
             raise AssertionError("there is room for one")
+        with away.waiting("three", others_are_served=False):
+            assert away.wanted == ("one", "three")
         assert away.wanted == ("one",)
     many = AwayModels(1000)
     held = [many.waiting(f"{number:02}") for number in range(MAX_TOLD_MODELS + 1)]
