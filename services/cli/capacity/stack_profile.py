@@ -43,11 +43,13 @@ def _latest() -> deque[float]:
 
 @dataclass(slots=True)
 class StackSightings:
-    """Heartbeats as they were heard over time. `steps_ms`: times of steps by sequences that were live."""
+    """Heartbeats as they were heard over time. `steps_ms`: times of steps by sequences that were live;
+    `local_prompt_rates`: of prompts that decode workers computed themselves."""
 
     beats: dict[str, Heartbeat] = field(default_factory=dict)
     steps_ms: defaultdict[int, deque[float]] = field(default_factory=lambda: defaultdict(_latest))
     prompt_rates: deque[float] = field(default_factory=_latest)
+    local_prompt_rates: deque[float] = field(default_factory=_latest)
     transfers_ms: deque[float] = field(default_factory=_latest)
 
     def look(self, seen: Sequence[Seen]) -> None:
@@ -66,6 +68,8 @@ class StackSightings:
                 self.steps_ms[batch].append(beat.decode.step_us / 1e3)
             if beat.role == "decode" and beat.decode.transfer_us:
                 self.transfers_ms.append(beat.decode.transfer_us / 1e3)
+            if beat.role == "decode" and beat.decode.prompt_tokens_per_s:
+                self.local_prompt_rates.append(beat.decode.prompt_tokens_per_s)
             if beat.role == "prefill" and beat.worker.tokens_per_s:
                 self.prompt_rates.append(beat.worker.tokens_per_s)
 
@@ -121,8 +125,8 @@ def profile_document(
         "prefill": {"cores": _cores(prefill, host_cores)},
         "decode": {"cores": _cores(decode, host_cores)},
     }
-    if sightings.prompt_rates:
-        document["prefill"]["tokens_per_s"] = median(sightings.prompt_rates)
+    if rates := sightings.prompt_rates or sightings.local_prompt_rates:
+        document["prefill"]["tokens_per_s"] = median(rates)
     if capacities := [beat.capacity for beat in decode if beat.capacity]:
         document["decode"]["slots"] = min(MAX_SLOTS, *capacities)
     if blocks := [_sequence_blocks(beat) for beat in decode if beat.worker.kv_blocks]:

@@ -104,6 +104,20 @@ def test_what_an_idle_stack_does_not_say_is_named() -> None:
     assert missing_fields(document) == ["gateway.cpu_ms", "prefill.tokens_per_s", "decode.step_ms"]
 
 
+def test_prompts_that_decode_workers_compute_tell_the_speed_where_no_other_does() -> None:
+    sightings = StackSightings()
+    sightings.look([seen("decode", 1, decode=DecodeReport(prompt_tokens_per_s=700.0))])
+    assert profile_document(sightings, {}, {}, 2)["prefill"]["tokens_per_s"] == 700.0
+    sightings.look([seen("prefill", 1, worker=WorkerReport(tokens_per_s=900.0))])
+    assert profile_document(sightings, {}, {}, 2)["prefill"]["tokens_per_s"] == 900.0
+
+
+def test_who_has_gone_is_forgotten() -> None:
+    sightings = sighted()
+    sightings.keep(["decode-0"])
+    assert set(sightings.beats) == {"decode-0"}
+
+
 def test_steps_do_not_fall_where_a_machine_was_busy() -> None:
     assert rising_steps({4: [9.0], 1: [10.0, 12.0, 11.0], 2: [10.5], 8: [20.0]}) == [
         [1, 11.0],
