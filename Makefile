@@ -27,6 +27,7 @@ SEEDS ?=
 BEFORE ?=
 STAMP := $(VENV)/.stamp
 STUBS := protos/penstock/v1/inference_pb2.pyi
+KEDA_STUBS := protos/keda/externalscaler_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
 SANITIZER_CXX ?= clang++
@@ -100,11 +101,13 @@ format: setup ## let ruff and clang-format write
 
 # The generator writes stubs whose generic types have no arguments; the first line says so to mypy. The client's
 # copy has a descriptor pool of its own: both may be in one process, whatever their versions.
-protos: setup ## the Python of protos/penstock/v1/inference.proto
+protos: setup ## the Python of protos/penstock/v1/inference.proto and protos/keda/externalscaler.proto
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
 		protos/penstock/v1/inference.proto
-	printf '%s\n' '# mypy: disable-error-code="type-arg"' | cat - $(STUBS) > $(STUBS).new
-	mv $(STUBS).new $(STUBS)
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. protos/keda/externalscaler.proto
+	for stubs in $(STUBS) $(KEDA_STUBS); do \
+		printf '%s\n' '# mypy: disable-error-code="type-arg"' | cat - $$stubs > $$stubs.new && mv $$stubs.new $$stubs || exit 1; \
+	done
 	mkdir -p $(CLIENT_PROTO)
 	sed -e 's/_descriptor_pool.Default()/_descriptor_pool.DescriptorPool()/' \
 		-e "s/'protos\.penstock\.v1\./'penstock.client._proto./" \

@@ -39,6 +39,7 @@ COMMANDS = {
     "distill": "make a draft model for a target of your own",
     "bench": "measure the engine or each hop on this machine, or a server under load",
     "capacity": "say what instances a load needs, from a profile of what they do",
+    "plan": "say what instances the coming load needs, and have the fleet scaled so",
     "completion": "make your shell complete these commands",
 }
 LAUNCHER_PROGRAMS = {"up": "services.launcher", "config": "services.launcher.config_report"}
@@ -70,6 +71,7 @@ MODULES = {
     "distill": "local.distill",
     "bench": "bench.bench",
     "capacity": "capacity.capacity",
+    "plan": "planner.plan_command",
     "completion": "completion",
 }
 """The module of each other command, in this package; its `main` is called."""

@@ -41,6 +41,7 @@ from services.cli.local.list_models import build_list_parser
 from services.cli.local.pull import build_pull_parser
 from services.cli.local.remove_model import build_rm_parser
 from services.cli.local.show_model import build_show_parser
+from services.cli.planner.plan_options import build_plan_parser
 from services.cli.router.router import build_router_parser
 from services.cli.usage.usage import build_usage_parser
 
@@ -104,6 +105,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         "keys": build_keys_parser,
         "list": build_list_parser,
         "logs": build_logs_parser,
+        "plan": build_plan_parser,
         "pull": build_pull_parser,
         "restart": build_restart_parser,
         "roll": build_roll_parser,

@@ -192,6 +192,20 @@ DEGRADATION_STEPS = Counter(
     "penstock_degradation_steps_total", "Levels of degradation entered and left.", ["step", "direction"]
 )
 
+PLANNED_INSTANCES = Gauge(
+    "penstock_planned_instances", "Instances that the planner wants, by model and role.", ["model", "role"]
+)
+PLAN_CHANGES = Counter(
+    "penstock_plan_changes_total",
+    "Instances that the planner has had come (out) or go (in).",
+    ["model", "role", "direction"],
+)
+PLAN_ROUNDS = Counter(
+    "penstock_plan_rounds_total",
+    "Rounds of the planner: planned; lacking, where something was not known; failed to scale.",
+    ["result"],
+)
+
 QUESTION_VECTORS = Counter(
     "penstock_question_vectors_total",
     "Vectors of questions that were wanted: kept (also by who asked at the same time), computed.",
@@ -479,6 +493,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     ),
     "speculator": (*_ADAPTERS, DRAFT_SESSIONS_REFUSED, ENGINE_THREADS, KV_BLOCKS, SERVED_MODEL),
     "detokenizer": (QUEUE_DEPTH, SERVED_MODEL),
+    "planner": (PLANNED_INSTANCES, PLAN_CHANGES, PLAN_ROUNDS),
 }
 """Role → what it shows beside COMMON: what it can count, and nothing that stays at zero for ever."""
 

@@ -171,8 +171,11 @@ OWN = {
 SAID = "as it says"
 TOO_COMPLEX = "400: the grammar is too complex"
 OTHERWISE = {
+    "MAX_AUDIT_BYTES": SAID,
     "MAX_BAD_CHUNKS": "the prompt is computed elsewhere",
     "MAX_CLIENT_US": SAID,
+    "MAX_COMPOSE_BYTES": SAID,
+    "MAX_COUNTED_MODELS": SAID,
     "MAX_CORPUS_CHARS": "refused; of a folder: name a smaller one",
     "MAX_DOCUMENTS": "name a smaller folder",
     "MAX_EARLY": "the oldest is forgotten",
@@ -185,6 +188,7 @@ OTHERWISE = {
     "MAX_KEPT_TOKENS": "not kept",
     "MAX_LOG_FILE_BYTES": "the log goes on in the next file",
     "MAX_LEXER_STATES": TOO_COMPLEX,
+    "MAX_LOADING": SAID,
     "MAX_MARK": SAID,
     "MAX_NEXT_S": "taken for this",
     "MAX_QUEUED_LINES": SAID,

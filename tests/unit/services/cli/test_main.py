@@ -40,9 +40,9 @@ def usage_error(argv: list[str]) -> int | str | None:
 def test_no_command_and_an_unknown_one_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     capsys.readouterr()
-    assert main(["launch"]) == 2
+    assert main(["xyzzy"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert said == "penstock: there is no command 'launch'; `penstock help` lists the commands"
+    assert said == "penstock: there is no command 'xyzzy'; `penstock help` lists the commands"
 
 
 def test_a_slip_of_the_fingers_is_told_what_was_probably_meant(capsys: pytest.CaptureFixture[str]) -> None:
