@@ -62,7 +62,8 @@ class StackOptions:
     "" for a server of our own. `nats_credentials` is the file for a server of the user. `config_file` is
     absolute. `log_format` is the command line's, "" for what is configured. `adapters` are those that
     the command line adds to `adapter_file`, which workers follow, with their tenants where these are said.
-    `detach`: whoever starts the stack goes on when it is ready.
+    `detach`: whoever starts the stack goes on when it is ready. `planner_settings` is the file of a planner
+    that scales it, None without one.
     """
 
     counts: Mapping[str, int]
@@ -85,6 +86,7 @@ class StackOptions:
     adapters: tuple[StackAdapter, ...]
     adapter_file: Path
     detach: bool = False
+    planner_settings: Path | None = None
 
     @property
     def text_roles(self) -> frozenset[str]:
@@ -175,6 +177,7 @@ def stack_options(
         adapters=tuple(_adapter(parser, each) for each in args.adapter),
         adapter_file=Path(decode["adapter_file"].value or state_dir / ADAPTER_FILE_NAME),
         detach=args.detach,
+        planner_settings=_planner_file(parser, args.plan),
     )
 
 
@@ -287,6 +290,12 @@ def _adapter(parser: argparse.ArgumentParser, text: str) -> StackAdapter:
     if not folder or not path.is_dir():
         parser.error(f"--adapter {text}: {folder!r} is not a folder; write {name}=DIR")
     return StackAdapter(name, str(path.resolve()), tenants)
+
+
+def _planner_file(parser: argparse.ArgumentParser, path: Path | None) -> Path | None:
+    if path is not None and not path.is_file():
+        parser.error(f"--plan {path} is no file; name one with a table [planner]")
+    return None if path is None else path.resolve()
 
 
 def _port(parser: argparse.ArgumentParser, option: str, port: int | None) -> int | None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 from services.launcher.options import REPOSITORY, StackOptions
@@ -24,6 +25,8 @@ from shared.roles import ENGINE_ROLES, REQUIRED_ROLES, ROLES
 OMP_VARIABLE = "OMP_NUM_THREADS"
 KEPT_FORMAT = "json"
 """The form in which services tell us their lines: the log keeps it, and a terminal is shown text of it."""
+PLANNER = "planner"
+"""The name of the planner in the log; it is the command `plan`."""
 LOADED_LATE = ("retriever",)
 """These are not imported before the fork: faiss brings an OpenBLAS that makes its threads when it is
 loaded."""
@@ -80,6 +83,14 @@ def named_spec(spec: InstanceSpec, name: str, options: StackOptions) -> Instance
     if not options.nats_url:
         told["PENSTOCK_NATS_CREDENTIALS"] = str(credentials_file(options.state_dir, name))
     return replace(spec, instance=name, environ={**spec.environ, **told})
+
+
+def planner_spec(state_dir: Path, settings: Path, environ: Mapping[str, str] = os.environ) -> InstanceSpec:
+    """Return what runs the planner of a stack: `penstock plan`, which writes what the launcher follows and is
+    on the bus as the operator."""
+    where = ("--settings", str(settings), "--state-dir", str(state_dir.resolve()))
+    command = (*_command("services.cli"), "plan", "--act", "launcher", *where)
+    return InstanceSpec(PLANNER, PLANNER, command, fork_server_environ(environ), reports=False)
 
 
 def stand_in_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from services.launcher.plan import (
     instance_names,
     named_spec,
     plan_instances,
+    planner_spec,
     stand_in_names,
     stand_in_spec,
 )
@@ -89,6 +90,7 @@ class Stack:
         self._plan = plan
         self._state = StateDir(options.state_dir)
         self._nats: Instance | None = None
+        self._planner: Instance | None = None
         self._nats_url = options.nats_url
         self._nats_credentials = options.nats_credentials
         self._model_paths = options.model_paths
@@ -125,6 +127,7 @@ class Stack:
                 self._write_state()
                 nats = without_password(self._nats_url)
                 self._announce(f"ready grpc={self._grpc} http={self._http} nats={nats}")
+                self._start_planner()
                 await self._watch()
         except PenstockError as error:  # who runs this tells the terminal when all has ended
             self._log.keep("penstock", str(error).encode(), "error")
@@ -207,6 +210,11 @@ class Stack:
         self.instances = [self._launch(spec) for spec in specs]
         self._roll = RollFollower(self._state.path, self, self._forker, self._say)
 
+    def _start_planner(self) -> None:
+        settings = self._options.planner_settings
+        if settings is not None:
+            self._planner = self._launch(planner_spec(self._state.path, settings))
+
     def _launch(self, spec: InstanceSpec) -> Instance:
         instance = Instance(spec, self._log, forker=self._forker)
         self._tasks[instance] = asyncio.create_task(instance.run(), name=spec.instance)
@@ -268,6 +276,8 @@ class Stack:
                 self._scale.look(only_ends=bool(self._roll.stand_in))
                 for instance in self.instances:
                     self._check_ready(instance, loading=set())
+                if self._planner is not None and self._planner.pid and not self._planner.was_ready:
+                    self._planner.mark_ready()  # its end ends nothing else
                 self._write_state()
                 for watch in watches:
                     if watch.done():
@@ -390,6 +400,7 @@ class Stack:
         if self._forker is not None and self._forking is not None:
             self._forker.close()
             await asyncio.wait((self._forking,), timeout=KILL_TIMEOUT_S)
+        await self._end_group([self._planner] if self._planner else [], LEAST_TIMEOUT_S)
         gateways = [instance for instance in self.instances if instance.spec.role == "gateway"]
         others = [instance for instance in self.instances if instance.spec.role != "gateway"]
         await self._end_group(gateways, GATEWAY_TIMEOUT_S)

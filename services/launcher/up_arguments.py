@@ -84,6 +84,12 @@ def build_up_parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help=f"the same for HTTP, on the same address (default {DEFAULT_HTTP_PORT})",
     )
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="have prefill and decode workers come and go by what will be asked: TOML with a table [planner]",
+    )
     parser.add_argument("--kv-transport", choices=TRANSPORT_CHOICES, help="KV path (default auto)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="(default info)")
     parser.add_argument(

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,18 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
+from services.cli.fleet.fleet_watch import BusAddress, listening
+from services.cli.planner.fleet_planner import FleetPlanner
+from services.cli.planner.fleet_sight import FleetSight
+from services.cli.planner.launcher_scaler import LauncherScaler
+from services.cli.planner.plan_loop import PlanLoop, unix_s
+from services.cli.planner.plan_record import PlanRecord
+from services.cli.planner.planner_settings import PlannerSettings
+from services.cli.stack_file import stack_address, stack_credentials
+from shared.bus.credentials import load_credentials
 from shared.engine import load_model_config
 from shared.roles import REQUIRED_ROLES
+from shared.tasks import start_task
 from shared.text.model_source import DEMO_MODEL
 from tests.e2e.test_ways_in import penstock
 from tests.support.adapters import save_adapter
@@ -273,6 +284,31 @@ async def test_a_model_whose_worker_dies_takes_no_request_of_the_other_along(
             answer = await call_of_second
             assert answer.ids == oracles[SECOND].greedy(IDS[:length], COUNT), answer
     await until(lambda: instance_of(stack, role, SECOND).pid != lost.pid, timeout_s=RESTART_TIMEOUT_S)
+
+
+@pytest.mark.thorough
+async def test_a_model_that_rests_comes_back_for_a_request_that_names_it(
+    stack: Stack, oracles: dict[str, Oracle]
+) -> None:
+    """The planner hears of the request in the heartbeat of the gateway, which keeps it meanwhile."""
+    scaler, credentials = LauncherScaler(stack.state_dir), stack_credentials(stack.state_dir, "")
+    address = BusAddress(stack_address(stack.state_dir, "nats", ""), load_credentials(credentials))
+    async with listening(address) as (_, fleet):
+        await fleet.collect(frozenset({"decode-0", "decode-1", "tokenizer-0", "tokenizer-1", "gateway-0"}))
+
+        def seen() -> FleetSight:
+            return FleetSight.of(fleet.all(), time.monotonic())
+
+        awake = {"prefill": 1, "decode": 1}
+        await scaler.apply(seen(), {FIRST: awake, SECOND: {"prefill": 0, "decode": 0}})
+        await until(lambda: not seen().counts[SECOND]["decode"], timeout_s=RESTART_TIMEOUT_S)
+        planner = FleetPlanner(PlannerSettings(), None, unix_s(), 1)
+        work = PlanLoop(fleet, planner, scaler, PlanRecord(None)).run(lambda done: bool(done.changes))
+        planning = start_task(work, name="plan")
+        answer = await asked(stack, to(SECOND, IDS))
+        done = await planning
+    assert answer.ids == oracles[SECOND].greedy(IDS, COUNT)
+    assert {(change.model, change.now, change.wanted) for change in done.changes} == {(SECOND, 0, 1)}
 
 
 async def test_nothing_is_held_in_the_end(stack: Stack) -> None:
