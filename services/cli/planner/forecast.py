@@ -34,14 +34,15 @@ MAX_PENDING = 512
 LEAST_JUDGED = 8
 """The forecasts of a way that have to have been judged before it is believed over another."""
 SURE = 0.67
-"""Standard deviations of which 95 of 100 are below."""
+"""Standard deviations that three of four stay below. The line that the fourth brings is load as well, and more
+deviations were measured to cost hours and save nothing."""
 WAYS = ("trend", "level", "season")
 """All of them; the first counts where none was nearer than another yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Requests a second that are expected, and an interval that 9 of 10 are in; `way` is how it was made."""
+    """Requests a second that are expected, an interval that half of all fall into, and how it was made."""
 
     rate: float
     low: float
