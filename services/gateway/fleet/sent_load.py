@@ -6,6 +6,7 @@ the place free.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from shared.messages import Heartbeat
 
 FORGOTTEN_AFTER_S = 5.0
 """An answer that did not come by then will not: asks are bounded by less."""
+MOST_SHOWN = 1024
+"""The most instances whose views are kept, as many as a fleet has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +45,20 @@ class LoadedView:
         return self.view.overlap(block_hashes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The view that was made of one heartbeat; with the time, loads that nobody answers are forgotten."""
+
+    loaded: LoadedView
+    beat: Heartbeat
+    seen_s: float
+    until_s: float
+
+    def is_of(self, view: InstanceView, now_s: float) -> bool:
+        same = self.loaded.view is view and self.beat is view.heartbeat and self.seen_s == view.last_seen_s
+        return same and now_s < self.until_s
+
+
 class SentLoad:
     """A load counts until its instance has answered and a heartbeat has come after that.
 
@@ -53,11 +70,14 @@ class SentLoad:
         self.prefixes = SentPrefixes(clock)
         self._sent: defaultdict[tuple[str, str], list[Load]] = defaultdict(list)
         self._ended_s: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self._shown: dict[tuple[str, str], _Shown] = {}
+        """The view made last of each instance: a request asks ten times, and little has changed between."""
 
     def add(self, role: str, instance: str, *, tokens: int = 0, blocks: int = 0) -> Load:
         """The instance is asked to take a request."""
         load = Load(role, instance, tokens, blocks, self._clock.monotonic_s())
         self._sent[role, instance].append(load)
+        self._shown.pop((role, instance), None)
         return load
 
     def took(self, load: Load) -> None:
@@ -69,18 +89,33 @@ class SentLoad:
         loads = self._sent[load.role, load.instance]
         if load in loads:
             loads.remove(load)
+            self._shown.pop((load.role, load.instance), None)
 
     def end(self, role: str, instance: str) -> None:
         """A request that the instance had has finished there."""
         now_s = self._clock.monotonic_s()
         recent = [at_s for at_s in self._ended_s[role, instance] if at_s > now_s - FORGOTTEN_AFTER_S]
         self._ended_s[role, instance] = [*recent, now_s]
+        self._shown.pop((role, instance), None)
 
     def with_sent(self, view: InstanceView) -> LoadedView:
         """The view with what was sent, or has ended, and is not in the heartbeat that it shows."""
         beat = view.heartbeat
+        key = beat.role, beat.instance
+        shown = self._shown.get(key)
+        if shown is not None and shown.is_of(view, self._clock.monotonic_s()):
+            return shown.loaded
         loads = self._unreported(beat.role, beat.instance, view.last_seen_s)
         ended = self._unreported_ends(beat.role, beat.instance, view.last_seen_s)
+        loaded = self._loaded(view, loads, ended)
+        if len(self._shown) >= MOST_SHOWN:
+            self._shown.clear()
+        oldest_s = min((load.sent_s for load in loads), default=math.inf)
+        self._shown[key] = _Shown(loaded, beat, view.last_seen_s, oldest_s + FORGOTTEN_AFTER_S)
+        return loaded
+
+    def _loaded(self, view: InstanceView, loads: Sequence[Load], ended: Sequence[float]) -> LoadedView:
+        beat = view.heartbeat
         if not loads and not ended:
             return LoadedView(view, beat)
         live = _live_after(beat.live, loads, ended)

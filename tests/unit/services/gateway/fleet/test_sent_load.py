@@ -57,6 +57,24 @@ def test_what_was_never_answered_is_forgotten() -> None:
     assert sent.with_sent(view(clock)).heartbeat.live == 3
 
 
+def test_a_view_is_made_once_until_something_has_changed() -> None:
+    clock = FakeClock()
+    sent, seen = SentLoad(clock), view(clock)
+    load = sent.add("decode", "d0", blocks=4)
+    made = sent.with_sent(seen)
+    sent.add("decode", "other")
+    sent.took(load)
+    assert sent.with_sent(seen) is made
+    sent.add("decode", "d0", blocks=4)
+    assert sent.with_sent(seen).heartbeat.live == 5
+    sent.drop(load)
+    assert sent.with_sent(seen).heartbeat.live == 4
+    sent.end("decode", "d0")
+    assert sent.with_sent(seen).heartbeat.live == 3
+    seen.heartbeat, seen.last_seen_s = view(clock).heartbeat, clock.monotonic_s() + 1.0
+    assert sent.with_sent(seen).heartbeat.live == 4  # one is not answered yet, and that beat has the end
+
+
 # ---- what has ended ----
 
 
