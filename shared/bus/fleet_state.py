@@ -94,6 +94,9 @@ class FleetState:
         self._clock = clock
         self._keeps_prefixes = keeps_prefixes
         self._views: dict[tuple[str, str], InstanceView] = {}
+        self._ready: dict[str, list[InstanceView]] = {}
+        """The instances that can take work, by role, until one of any role comes, goes or changes in that: a
+        request asks forty times."""
         self._on_lost: list[OnLost] = []
         self.on_reconnected: Callable[[str, str], None] = lambda _role, _instance: None
         """Called with (role, instance) when it has its connection again: what was sent to it may be lost."""
@@ -106,7 +109,11 @@ class FleetState:
 
     def instances(self, role: str) -> list[InstanceView]:
         """Return those of a role that can take work: ready and not suspect."""
-        return [view for (of, _), view in self._views.items() if of == role and view.ready]
+        ready = self._ready.get(role)
+        if ready is None:
+            ready = [view for (of, _), view in self._views.items() if of == role and view.ready]
+            self._ready[role] = ready
+        return ready.copy()
 
     def get(self, role: str, instance: str) -> InstanceView | None:
         return self._views.get((role, instance))
@@ -144,6 +151,7 @@ class FleetState:
             view = self._views[key] = InstanceView(beat, self._clock.monotonic_s())
             log.debug("fleet_joined", peer_role=beat.role, peer=beat.instance)
         before, view.heartbeat = view.heartbeat, beat
+        self._note_readiness(view, before)
         view.last_seen_s, view.excused_s = self._clock.monotonic_s(), 0.0
         view.next_s = min(MAX_NEXT_S, max(HEARTBEAT_S, beat.next_ms / 1e3))
         view.asked = view.suspect = False
@@ -156,6 +164,12 @@ class FleetState:
             log.warning("fleet_stalled", peer_role=key[0], peer=key[1], stalled_ms=beat.stalled_ms)
             self._notify_lost(key, "suspect")
         return view
+
+    def _note_readiness(self, view: InstanceView, before: Heartbeat) -> None:
+        """One that is new, or that may take work now and could not, or the reverse, is another answer."""
+        is_new = view.heartbeat is before
+        if is_new or view.suspect or view.heartbeat.state != before.state:
+            self._ready.clear()
 
     def _observe_clock(self, beat: Heartbeat) -> None:
         sent = ClockReading(beat.sent_unix_us, beat.sent_steady_us)
@@ -199,6 +213,7 @@ class FleetState:
             silent_s = now_s - view.silent_since_s
             if now_s >= view.silent_at_s and not view.suspect:
                 view.suspect = True
+                self._ready.clear()
                 log.warning("fleet_suspect", peer_role=key[0], peer=key[1], silent_s=round(silent_s, 3))
                 self._notify_lost(key, "suspect")
             if silent_s >= FORGET_AFTER_S:
@@ -257,6 +272,7 @@ class FleetState:
 
     def _forget(self, key: tuple[str, str]) -> None:
         del self._views[key]
+        self._ready.clear()
         self.offsets.forget(key[1])
         if key[0] == "gateway":
             self.origins.forget(key[1])
