@@ -19,6 +19,7 @@ from tests.support.http import events
 from tests.support.wait import until
 
 TIMEOUT_S = 60
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def test_a_chat_is_answered_in_one_body_with_exact_usage(nats_url: str) -> None:
@@ -221,12 +222,67 @@ async def test_who_has_connected_as_the_port_is_left_is_still_answered_once(nats
         reader, writer = await asyncio.open_connection(host, int(port))
         leaving = asyncio.create_task(here.running.http.leave_port())
         await until(lambda: refuses(host, int(port)))
-        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        writer.write(HEALTH)
         async with asyncio.timeout(TIMEOUT_S):
             answer = await reader.read()  # to the end of the connection
             await leaving
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_who_asks_again_as_the_port_is_left_is_told_that_the_connection_ends(nats_url: str) -> None:
+    """A client that keeps its connection sends the next request at any time."""
+    async with edge(nats_url) as here:
+        host, _, port = here.running.http.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(TIMEOUT_S):
+            writer.write(HEALTH)
+            first = await reader.readuntil(b"\r\n\r\n")
+            leaving = asyncio.create_task(here.running.http.leave_port())
+            await until(lambda: refuses(host, int(port)))
+            writer.write(HEALTH)
+            second = await reader.read()  # to the end of the connection
+            await leaving
+        writer.close()
+        assert b"connection: close" not in first.lower()
+        assert b"HTTP/1.1 200 " in second
+        assert b"connection: close" in second.lower()
+
+
+async def test_who_does_not_ask_again_as_the_port_is_left_is_disconnected(nats_url: str) -> None:
+    async with edge(nats_url) as here:
+        host, _, port = here.running.http.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(TIMEOUT_S):
+            writer.write(HEALTH)
+            await reader.readuntil(b"\r\n\r\n")
+            await here.running.http.leave_port()
+            await reader.read()
+        writer.close()
+
+
+async def test_a_stream_that_ends_as_the_port_is_left_leaves_room_for_one_more_request(nats_url: str) -> None:
+    """Its head was sent before anybody knew that the connection ends."""
+    async with edge(nats_url) as here:
+        host, _, port = here.running.http.address.rpartition(":")
+        body = json.dumps({"prompt": "hello", "stream": True}).encode()
+        head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(TIMEOUT_S):
+            writer.write(head.encode() + body)
+            envelope, _ = await here.peers.placed()
+            await here.peers.text(envelope.request_id, 5, "x")
+            await reader.readuntil(b"data: ")
+            leaving = asyncio.create_task(here.running.http.leave_port())
+            await leaving
+            await here.peers.text(envelope.request_id, 6, "y", finish="stop")
+            await reader.readuntil(b"[DONE]")
+            writer.write(HEALTH)
+            rest = await reader.read()
+        writer.close()
+        assert b"HTTP/1.1 200 " in rest
+        assert b"connection: close" in rest.lower()
 
 
 def refuses(host: str, port: int) -> bool:

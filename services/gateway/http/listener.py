@@ -67,6 +67,11 @@ class Place:
         """Return whether its client has not taken all of the last answer yet."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
+    def close(self) -> None:
+        """Close it behind what is written already."""
+        if self.transport is not None:
+            self.transport.close()
+
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
@@ -133,6 +138,11 @@ class Listener:
             self._quiet_since_s.pop(place, None)
             metrics.HTTP_CONNECTIONS.dec()
             self._forget(place)
+
+    @property
+    def waiting(self) -> list[Place]:
+        """Return the open connections of clients that have no request."""
+        return [*self._quiet_since_s]
 
     def stop(self) -> None:
         """Accept no more; connections go on."""

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Protocol, Self
 
 import structlog
@@ -47,6 +46,9 @@ FIRST_WORDS_S = 3.0
 """The longest wait, as the port is left, for the first request of who has connected: its client may be on a
 busy machine."""
 FIRST_WORDS_POLL_S = 0.02
+NEXT_WORDS_S = 1.0
+"""The longest wait, as the port is left, for the next request on a connection that has been answered: it may
+be on its way, and where it comes its answer says that the connection ends."""
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -121,9 +123,9 @@ class HttpServer:
             log.warning("api_keys_in_clear", help="keys can be read on their way; set tls_cert and tls_key")
 
     async def leave_port(self) -> None:
-        """Listen no more; a connection is closed when it has no request, or its last one is answered.
+        """Listen no more; a connection is closed when it has been told so by an answer, or asks nothing.
 
-        One that has not asked yet is given a moment for that: its client is about to.
+        Each is given a moment for its next request: its client may be about to send it.
         """
         if self._connections is not None:
             self._connections.listener.stop()
@@ -133,6 +135,7 @@ class HttpServer:
         """Close every connection; bounded."""
         if self._connections is not None:
             await self._connections.listener.close()
+            await self._connections.hear_last()
             self._connections.pre_shutdown()
             await self._connections.shutdown(STOP_GRACE_S)
 
@@ -143,7 +146,7 @@ class _Connections(web.Server):
     def __init__(self, respond: Respond, config: GatewayConfig, tls: ssl.SSLContext | None) -> None:
         super().__init__(
             self._on_request,
-            request_factory=partial(_bounded_request, config.max_request_bytes),
+            request_factory=self._request,
             handler_cancellation=True,
             access_log=None,
             logger=_library_log,
@@ -154,6 +157,7 @@ class _Connections(web.Server):
             lingering_time=LINGER_S,
         )
         self._to = respond
+        self._max_body_bytes = config.max_request_bytes
         self._places: dict[Any, Place] = {}
         self._is_leaving = False
         self.listener = Listener(self._protocol, self._forget, config.http_max_connections, tls)
@@ -165,14 +169,25 @@ class _Connections(web.Server):
         super().connection_lost(handler, exc)
 
     async def leave(self) -> None:
-        """Close each connection as soon as it has been answered; bounded."""
+        """Answer each connection once more, then close it; bounded."""
         self._is_leaving = True
-        for handler, place in [*self._places.items()]:
+        await self._until(lambda: not self.listener.waiting, NEXT_WORDS_S)
+        for place in self.listener.waiting:
             if not place.silent:
-                handler.close()
+                self._close_waiting(place)
+        await self._until(
+            lambda: not any(place.silent for place in self._places.values()), FIRST_WORDS_S - NEXT_WORDS_S
+        )
+
+    async def hear_last(self) -> None:
+        """Wait a moment for the next request of each client that was answered last, as the port was left."""
+        if self._is_leaving:
+            await self._until(lambda: not self.listener.waiting, NEXT_WORDS_S)
+
+    async def _until(self, is_so: Callable[[], bool], most_s: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_WORDS_S):
-                while any(place.silent for place in self._places.values()):  # noqa: ASYNC110 - for a moment
+            async with asyncio.timeout(most_s):
+                while not is_so():  # noqa: ASYNC110 - for a moment
                     await asyncio.sleep(FIRST_WORDS_POLL_S)
 
     def _forget(self, place: Place) -> None:
@@ -192,19 +207,27 @@ class _Connections(web.Server):
             response = await self._to(request, for_health=place.for_health)
         finally:
             self.listener.end_request(place)
-        if place.for_health or self._is_leaving:
-            request.protocol.close()
+        if self._is_leaving and response.keep_alive:
+            # Its head was sent before, and its client may send a request before it hears of an end.
+            asyncio.get_running_loop().call_later(NEXT_WORDS_S, self._close_waiting, place)
         return response
 
+    def _close_waiting(self, place: Place) -> None:
+        """Close a connection, unless it has a request: then its answer says so."""
+        if place in self.listener.waiting:
+            place.close()
 
-def _bounded_request(
-    max_body_bytes: int,
-    message: Any,
-    payload: Any,
-    protocol: Any,
-    writer: Any,
-    task: asyncio.Task[None],
-) -> web.BaseRequest:
-    """Make a request object of a head, with a limit on the bytes of its body."""
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes)
+    def _request(
+        self, message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
+    ) -> web.BaseRequest:
+        """Make a request object of a head, with a limit on the bytes of its body.
+
+        Its answer ends the connection where the port is left, and where that is for pages of health alone.
+        """
+        place = self._places.get(protocol)
+        if self._is_leaving or (place is not None and place.for_health):
+            message = message._replace(should_close=True)
+        loop = asyncio.get_running_loop()
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, loop, client_max_size=self._max_body_bytes
+        )
