@@ -36,6 +36,9 @@ BOUNDS = {
     "tasks": Bound(1.0, 8.0),
 }
 """Caches and the allocator have their size after a quarter of a life, but for a little."""
+NATS_SERVER = "nats-server"
+BOUNDS_OF_SERVERS = {**BOUNDS, "resident MB": Bound(1.0, 32.0), "open files": Bound(1.0, 24.0)}
+"""Clients of a nats-server that is killed come to another one, each with its buffers."""
 Footprint = dict[str, float]
 
 
@@ -66,7 +69,8 @@ class Footprints:
         for (name, _), looks in sorted(self._lives.items()):
             if len(looks) < LEAST_LOOKS:
                 continue
-            for what, bound in BOUNDS.items():
+            bounds = BOUNDS_OF_SERVERS if name.startswith(NATS_SERVER) else BOUNDS
+            for what, bound in bounds.items():
                 values = [look[what] for look in looks if what in look]
                 if values:
                     before, after = quarters(values)

@@ -16,7 +16,15 @@ from services.launcher.options import parse_options
 from tests.chaos.soak import clients as clients_module
 from tests.chaos.soak.asks import ASKS, NUMBERS, Door, Heard
 from tests.chaos.soak.clients import Clients
-from tests.chaos.soak.footprint import BOUNDS, LEAST_LOOKS, Footprints, footprint_of, quarters
+from tests.chaos.soak.footprint import (
+    BOUNDS,
+    BOUNDS_OF_SERVERS,
+    LEAST_LOOKS,
+    Bound,
+    Footprints,
+    footprint_of,
+    quarters,
+)
 from tests.chaos.soak.schedule import LONGEST_GAP_S, MAKE, ROLLS_UNTIL, WEIGHTS, Disturbance, Schedule
 from tests.chaos.soak.soak import OPTIONS, TENANTS, Tenants
 from tests.chaos.world import Models
@@ -149,14 +157,15 @@ def test_the_second_quarter_of_a_life_is_compared_with_the_last(
 
 
 @pytest.mark.parametrize("what", BOUNDS)
-def test_what_grows_beyond_its_bound_is_not_flat(what: str) -> None:
-    bound = BOUNDS[what]
+@pytest.mark.parametrize(("name", "bounds"), [("decode-0", BOUNDS), ("nats-server 1", BOUNDS_OF_SERVERS)])
+def test_what_grows_beyond_its_bound_is_not_flat(name: str, bounds: dict[str, Bound], what: str) -> None:
+    bound = bounds[what]
     for more, flat in ((0.0, True), (1.0, False)):
         footprints = Footprints()
         last = 100.0 * bound.times + bound.more + more
         for value in (0.0, 100.0, 100.0, last):
-            footprints.add("decode-0", 1, {what: value})
-        assert [(name, holds) for name, _, _, _, _, holds in footprints.judged()] == [("decode-0", flat)]
+            footprints.add(name, 1, {what: value})
+        assert [(found, holds) for found, _, _, _, _, holds in footprints.judged()] == [(name, flat)]
 
 
 def test_lives_are_those_of_processes_and_short_ones_say_nothing() -> None:
