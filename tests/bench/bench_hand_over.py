@@ -4,10 +4,10 @@ again.
     python -m tests.bench.bench_hand_over [--model DIR] [--streams N] [--tokens N] [--prompt-tokens N]
     [--rounds N]
 
-Two decode workers and N streams, half of them at each; one is told to drain in mid-stream. A pause is the
-longest time from text to text of a stream of that worker from then on. The other way is what a drain does
-with `hand_overs = 0`: streams have `drain_timeout_s` to end, and are then computed again at the other
-worker. Each round is held on both, in turns, on stacks that stay up; answers are compared with those of
+Two decode workers and N streams; the one with most of them, half at least, is told to drain in mid-stream. A
+pause is the longest time from text to text of a stream of that worker from then on. The other way is what a
+drain does with `hand_overs = 0`: streams have `drain_timeout_s` to end, and are then computed again at the
+other worker. Each round is held on both, in turns, on stacks that stay up; answers are compared with those of
 streams that nothing disturbed.
 """
 
@@ -29,7 +29,7 @@ from shared.messages import Drain
 from tests.support.client import connect
 from tests.support.data import REPOSITORY
 from tests.support.percentile import percentile
-from tests.support.stack import Stack
+from tests.support.stack import Instance, Stack
 from tests.support.wait import until
 
 DRAIN_TIMEOUT_S = 2
@@ -89,6 +89,12 @@ class Round:
     ids: list[list[int]]
 
 
+async def busiest(stack: Stack) -> Instance:
+    """The decode worker with most of the streams: they begin where the KV of the round before lies."""
+    held = await stack.holdings()
+    return max(stack.instances("decode"), key=lambda decode: len(held.get(decode.id, ())))
+
+
 async def one_round(stack: Stack, messages: Sequence[pb.GenerateRequest], *, drains: bool) -> Round:
     bus = await stack.connect("bench-hand-over")
     try:
@@ -101,13 +107,13 @@ async def one_round(stack: Stack, messages: Sequence[pb.GenerateRequest], *, dra
             await until(lambda: all(len(each.ids) > 8 for each in watched), timeout_s=WAIT_S)
             begun_s, left_s = time.monotonic(), 0.0
             if drains:
-                leaver = stack.instances("decode")[0]
+                leaver = await busiest(stack)
                 await bus.ask(inbox("decode", leaver.id), Drain(), bus.envelope(), Deadline.after(10))
                 await until(lambda: not Path(f"/proc/{leaver.pid}").exists(), timeout_s=WAIT_S)
                 left_s = time.monotonic() - begun_s
             await asyncio.gather(*calls)
             if drains:
-                await until(lambda: stack.instances("decode")[0].pid != leaver.pid, timeout_s=WAIT_S)
+                await until(lambda: leaver not in stack.instances("decode"), timeout_s=WAIT_S)
     finally:
         await bus.close()
     pauses = [each.pause_s(begun_s) for each in watched]
