@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shared.engine import Engine, StepResult
 from shared.messages import Mark
 from shared.telemetry import metrics
+from shared.telemetry.labelled import labelled
 
 KIB = 1024
 TOLD_EVERY_TOKENS = 64
@@ -18,7 +19,7 @@ rest of it to nobody."""
 def hop_mark(hop: str, phase: str, seconds: float) -> Mark:
     """Counts it; a clock that went backwards counts as nothing."""
     duration_us = max(0, round(seconds * 1e6))
-    metrics.HOP_SECONDS.labels(hop, phase).observe(duration_us / 1e6)
+    labelled(metrics.HOP_SECONDS, hop, phase).observe(duration_us / 1e6)
     return Mark(f"{hop}.{phase}", duration_us)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import structlog
 
 from services.gateway.scope.outcome import Outcome
@@ -15,6 +12,7 @@ from shared.messages import TRIMMED_PARTS
 from shared.roles import ROLES, TARGET_ROLES, hop_of_phase
 from shared.telemetry import metrics
 from shared.telemetry.bounded_label import BoundedLabel
+from shared.telemetry.labelled import labelled
 
 log = structlog.get_logger()
 
@@ -32,12 +30,7 @@ TENANTS = BoundedLabel()
 
 def count_outcome(outcome: Outcome, *, model: str = "", endpoint: str = "", tenant: str = "") -> None:
     """Once per request, whether it became a session or not; "" is what is not known of it."""
-    metrics.REQUESTS.labels(
-        outcome=outcome.word,
-        model=MODELS.label(model),
-        endpoint=endpoint,
-        tenant=TENANTS.label(tenant),
-    ).inc()
+    labelled(metrics.REQUESTS, outcome.word, MODELS.label(model), endpoint, TENANTS.label(tenant)).inc()
     if isinstance(outcome.error, Overloaded):
         hop = outcome.error.hop if outcome.error.hop in ROLES else UNKNOWN_HOP
         metrics.SHED.labels(hop=hop, reason=outcome.error.reason).inc()
@@ -52,20 +45,8 @@ def count_degraded(what: str) -> None:
 def count_tokens(state: SessionState, new: int) -> None:
     """`new` tokens are in the log; with the first ones the prompt has been answered."""
     if len(state.log.ids) == new:
-        metrics.PROMPT_TOKENS.labels(model=state.model).inc(state.log.prompt_tokens)
-    _count_generated(state.model)(new)
-
-
-@cache
-def _count_generated(model: str) -> Callable[[int], None]:
-    """Looked up once per model, not for every token."""
-    return metrics.GENERATION_TOKENS.labels(model=model).inc
-
-
-@cache
-def _observe_phase(name: str) -> Callable[[float], None]:
-    """Looked up once per name of a phase: a request has a dozen."""
-    return metrics.HOP_SECONDS.labels(hop=hop_of_phase(name), phase=name).observe
+        labelled(metrics.PROMPT_TOKENS, state.model).inc(state.log.prompt_tokens)
+    labelled(metrics.GENERATION_TOKENS, state.model).inc(new)
 
 
 def report_end(record: RequestRecord, outcome: Outcome) -> None:
@@ -77,25 +58,20 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
     count_outcome(outcome, model=record.model, endpoint=record.endpoint, tenant=record.tenant)
     if outcome.finish:
         reason = FINISH_REASONS.get(outcome.finish, outcome.finish)
-        metrics.FINISHED_REQUESTS.labels(model=record.model, finish_reason=reason).inc()
+        labelled(metrics.FINISHED_REQUESTS, record.model, reason).inc()
     _count_usage(record)
     _count_choice(record)
     _count_compute(record)
     _count_trimmed(record)
     bucket = metrics.prompt_bucket(record.prompt_tokens)
     if record.ttft_us is not None:
-        metrics.TIME_TO_FIRST_TOKEN.labels(model=record.model, prompt_tokens=bucket).observe(
-            record.ttft_us / 1e6
-        )
+        labelled(metrics.TIME_TO_FIRST_TOKEN, record.model, bucket).observe(record.ttft_us / 1e6)
     if record.useful_us is not None:
-        metrics.TIME_TO_USEFUL_ANSWER.labels(model=record.model, prompt_tokens=bucket).observe(
-            record.useful_us / 1e6
-        )
-    metrics.E2E_REQUEST_LATENCY.labels(model=record.model, prompt_tokens=bucket).observe(
-        record.total_us / 1e6
-    )
+        labelled(metrics.TIME_TO_USEFUL_ANSWER, record.model, bucket).observe(record.useful_us / 1e6)
+    labelled(metrics.E2E_REQUEST_LATENCY, record.model, bucket).observe(record.total_us / 1e6)
     for phase in record.phases:
-        _observe_phase(phase.name)(phase.duration_us / 1e6)
+        seen = labelled(metrics.HOP_SECONDS, hop_of_phase(phase.name), phase.name)
+        seen.observe(phase.duration_us / 1e6)
     log.info(
         "request_ended",
         request_id=record.request_id,
@@ -126,13 +102,13 @@ def _count_choice(record: RequestRecord) -> None:
 
 def _count_compute(record: RequestRecord) -> None:
     """Count what workers have spent on a tenant's request, whatever became of it."""
-    labels = {"tenant": TENANTS.label(record.tenant), "model": record.model}
+    tenant = TENANTS.label(record.tenant)
     for role in TARGET_ROLES:
         for unit in ("core", "device"):
             if spent_us := record.counts[f"{role}_{unit}_us"]:
-                metrics.TENANT_COMPUTE.labels(role=role, unit=unit, **labels).inc(spent_us / 1e6)
+                labelled(metrics.TENANT_COMPUTE, tenant, record.model, role, unit).inc(spent_us / 1e6)
     if kib_s := record.counts["kv_kib_s"]:
-        metrics.TENANT_KV.labels(**labels).inc(kib_s * 1024)
+        labelled(metrics.TENANT_KV, tenant, record.model).inc(kib_s * 1024)
 
 
 def _count_trimmed(record: RequestRecord) -> None:
@@ -147,7 +123,7 @@ def _count_usage(record: RequestRecord) -> None:
     """Count the tokens of a tenant's request: of its prompt once that has been answered, and those drawn."""
     if not record.output_tokens:
         return
-    labels = {"tenant": TENANTS.label(record.tenant), "model": record.model}
+    tenant = TENANTS.label(record.tenant)
     for kind, tokens in (
         ("prompt", record.prompt_tokens),
         ("cached", record.cached_tokens),
@@ -158,4 +134,4 @@ def _count_usage(record: RequestRecord) -> None:
         ("coalesced", record.coalesced_tokens),
         ("drafted", record.counts["draft_accepted"]),
     ):
-        metrics.TENANT_TOKENS.labels(kind=kind, **labels).inc(tokens)
+        labelled(metrics.TENANT_TOKENS, tenant, record.model, kind).inc(tokens)

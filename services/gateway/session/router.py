@@ -32,6 +32,7 @@ from shared.roles import ROUTED_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
+from shared.telemetry.labelled import labelled
 
 
 class Refused(Exception):
@@ -132,7 +133,7 @@ class Router:
             self._avoid(refused)
             return refused
         self._state.routed()
-        metrics.ROUTING_DECISIONS.labels(path="disaggregated" if route.prefill else "local").inc()
+        labelled(metrics.ROUTING_DECISIONS, "disaggregated" if route.prefill else "local").inc()
         return None
 
     def _wait_s(self, deadline: Deadline) -> float:
