@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from services.gateway.scope.request_record import RequestRecord
 from shared.deadline import SYSTEM_CLOCK, Clock
@@ -24,9 +23,9 @@ class UsageLedger:
         if key not in self._sums and len(self._sums) >= MAX_USAGE_ROWS - 1:
             key = OTHER, OTHER
         sums = self._sums.setdefault(key, dict.fromkeys(SUMS, 0))
-        for name, amount in asdict(usage_of(record)).items():
-            if name in sums:
-                sums[name] += amount
+        used = usage_of(record)
+        for name in SUMS:
+            sums[name] += getattr(used, name)
 
     def rows(self) -> Iterator[UsageRow]:
         for (tenant, model), sums in self._sums.items():
