@@ -83,11 +83,11 @@ class DecodeBook(JobBook[DecodeJob]):
 
     def expired_at_work(self) -> list[DecodeJob]:
         """Return expired jobs, also those whose tokens do not come as fast as their clients wait for them."""
-        now_s = self._clock.monotonic_s()
+        passed_s, now_s = SYSTEM_CLOCK.monotonic_s(), self._clock.monotonic_s()
         return [
             job
             for job in self.jobs.values()
-            if job.phase in self.at_work and (job.deadline.expired() or job.awaited_too_long(now_s))
+            if (job.deadline.at_s <= passed_s or job.awaited_too_long(now_s)) and job.phase in self.at_work
         ]
 
     def take_overdue_thinking(self) -> list[DecodeJob]:

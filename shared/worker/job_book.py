@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from shared.actor import Tombstones
+from shared.deadline import SYSTEM_CLOCK
 from shared.errors import Cancelled, InvalidRequest, StaleEpoch
 from shared.messages import TenantQueue
 from shared.telemetry import metrics
@@ -76,8 +77,9 @@ class JobBook(Generic[J]):
         return [job for job in self.jobs.values() if job.phase is phase]
 
     def expired_at_work(self) -> list[J]:
-        """Jobs past their deadline that are still at work."""
-        return [job for job in self.jobs.values() if job.phase in self.at_work and job.deadline.expired()]
+        """Return jobs past their deadline that are still at work. Each turn asks, so time is read once."""
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        return [job for job in self.jobs.values() if job.deadline.at_s <= now_s and job.phase in self.at_work]
 
     def abandoned(self) -> list[J]:
         """Jobs whose gateway has not been heard for a lease."""

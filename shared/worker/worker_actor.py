@@ -27,7 +27,7 @@ from shared.errors import (
     Unavailable,
     UnknownMessage,
 )
-from shared.messages import WARM_EPOCH, AdapterId, CancelAck, Held, HoldReport, Message
+from shared.messages import WARM_EPOCH, AdapterId, CancelAck, Heartbeat, Held, HoldReport, Message
 from shared.tasks import start_task
 from shared.telemetry import metrics
 from shared.worker.driver import EngineDriver
@@ -343,9 +343,13 @@ class WorkerActor(EngineActor, Generic[J]):
 
     # ---- to be seen -------------------------------------------------------------------------------------
 
+    def status(self) -> Heartbeat:
+        beat = super().status()
+        metrics.QUEUE_DEPTH.labels(service=self._service.role).set(beat.queued)
+        return beat
+
     def _show(self) -> None:
         self._driver.show_blocks()
-        metrics.QUEUE_DEPTH.labels(service=self._service.role).set(self.worker_load().queued)
         if not self.holds_work():
             self._idle.set()
 
