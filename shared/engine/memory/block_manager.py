@@ -187,7 +187,9 @@ class BlockManager:
         sees."""
         index, num_tokens = sequence.num_computed // HASH_BLOCK_TOKENS, len(sequence.tokens)
         for table in sequence.tables:
-            reach = self._allocation.reach(table.window, sequence.num_computed, num_tokens)
+            reach = num_tokens
+            if table.window.tokens:
+                reach = self._allocation.reach(table.window, sequence.num_computed, num_tokens)
             if reach > table.num_given * HASH_BLOCK_TOKENS or not self._blocks.is_own(table.blocks[index]):
                 return False
         return True

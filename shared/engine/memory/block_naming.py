@@ -38,6 +38,8 @@ class BlockNaming:
                 self._name(sequence, table, (index for index in fresh if index not in turning))
                 self._announce(sequence, table, (index for index in fresh if index in turning))
                 table.num_committed = full
+            if not table.window.tokens:
+                continue
             first = table.window.first_block(sequence.num_computed)
             if table.first_promised is not None:
                 first = min(first, table.first_promised)

@@ -77,6 +77,8 @@ class Sampler:
 
     def begin_masks(self, work: Sequence[Work]) -> None:
         """Have the masks computed that these draws need, beside the step that computes their logits."""
+        if not self._rules:
+            return
         rows = [
             (row, each.drafts)
             for each in work
@@ -159,6 +161,8 @@ class Sampler:
         if self._batch is not None and self._threads is not None:
             self._threads.wait(self._batch)
             self._batch = None
+        if not self._rules:  # no draw waits for a mask
+            return list(self._draw(work, logits))
         outcomes: list[Drawn | None] = []
         held: list[GrammarRow] = []
         drawing: list[int] = []
@@ -228,7 +232,12 @@ class Sampler:
 
     def _keep(self, work: Work, ids: Sequence[int | None], logprobs: Sequence[TokenLogprob | None]) -> Drawn:
         """Draws up to the first that differs from its draft, or that ends the sequence."""
-        sequence, row = work.sequence, self._grammar_of(work)
+        sequence = work.sequence
+        token_id = ids[0]
+        if not (work.drafts or self._rules or self._counts or token_id is None):  # as most are
+            reason = self._finish_reason(sequence, token_id, len(sequence.tokens) + 1)
+            return Drawn((token_id,), () if logprobs[0] is None else (logprobs[0],), reason, 0)
+        row = self._grammar_of(work)
         kept: list[int] = []
         accepted, reason = 0, None
         fault: PenstockError | None = None

@@ -227,7 +227,8 @@ class Scheduler:
 
     def has_work_beside(self, waiting: Container[str]) -> bool:
         """Return whether there is work while the sequences `waiting` wait for their masks."""
-        if any(sequence.key not in waiting for sequence in self._with_status(SequenceStatus.ACTIVE)):
+        active = SequenceStatus.ACTIVE
+        if any(each.status is active and each.key not in waiting for each in self.sequences.values()):
             return True
         preempted = self._preempted()
         return bool(preempted) and self._block_manager.can_resume(preempted[0])
