@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 from aiohttp import web
@@ -38,6 +38,23 @@ EVENTS = "text/event-stream"
 def body_time_s(come_bytes: int) -> float:
     """Return how long a body of which so much has come may have taken until more comes."""
     return min(BODY_TIMEOUT_S, BODY_GRACE_S + come_bytes / MIN_BODY_BYTES_PER_S)
+
+
+class Writing:
+    """A block that writes to a client. Each event has one, and a generator as one would cost more than it."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ConnectionError) or (isinstance(error, RuntimeError) and CLOSED in str(error)):
+            raise Cancelled("the client has left") from error
+
+
+WRITING = Writing()
 
 
 class HttpCall:
@@ -167,17 +184,9 @@ class HttpCall:
         except (TimeoutError, Cancelled):
             self.hang_up()
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Raise Cancelled for a client that has left, whatever the library or the loop says of it."""
-        try:
-            yield
-        except ConnectionError as error:
-            raise Cancelled("the client has left") from error
-        except RuntimeError as error:
-            if CLOSED not in str(error):
-                raise
-            raise Cancelled("the client has left") from error
+    def writing(self) -> Writing:
+        """Raise Cancelled in this block for a client that has left, whatever the library or the loop says."""
+        return WRITING
 
     def hang_up(self) -> None:
         """Close the connection without waiting for its client."""
