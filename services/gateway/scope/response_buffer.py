@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.answer.answer_format import PLAIN_ANSWER, AnswerFormat, AnswerReader
@@ -19,8 +19,7 @@ PROMPT_S = 0.003
 """The prompt's event waits so long for the route of its request."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsePart:
+class ResponsePart(NamedTuple):
     """One turn of writing: at most one prompt, what is known of its log-probabilities, all text so far as
     one event, at most one end."""
 

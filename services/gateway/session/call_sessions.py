@@ -10,7 +10,6 @@ from services.gateway.request.choices import Choices
 from services.gateway.request.resume_count import failed_resume_counted
 from services.gateway.request.resume_token import ResumePoint
 from services.gateway.scope.call_identity import OWN_REQUEST_ID, REQUEST_ID
-from services.gateway.scope.outcome import Outcome
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.response_relay import ResponseWriter, relay_response
 from services.gateway.session.session import Session
@@ -62,15 +61,17 @@ class CallSessions:
 
     async def relay_all(self, writers: Sequence[ResponseWriter]) -> PenstockError | None:
         """Relay until all have finished; where one has not, cancel the others and return why."""
+        if len(writers) == 1:
+            return await _relayed(self._opened[0], writers[0])
         relays = [
-            start_task(relay_response(session, writer), name=f"relay-{session.request_id}")
+            start_task(_relayed(session, writer), name=f"relay-{session.request_id}")
             for session, writer in zip(self._opened, writers, strict=True)
         ]
-        waiting: set[asyncio.Task[Outcome]] = set(relays)
+        waiting: set[asyncio.Task[PenstockError | None]] = set(relays)
         try:
             while waiting:
                 ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                failed = next((error for task in ended if (error := _error_of(task)) is not None), None)
+                failed = next((error for task in ended if (error := task.result()) is not None), None)
                 if failed is not None:
                     self._cancel("another choice of the same call failed")
                     if waiting:
@@ -95,11 +96,9 @@ class CallSessions:
             session.cancel_request(why)
 
 
-def _error_of(relay: asyncio.Task[Outcome]) -> PenstockError | None:
-    """Why the choice has not finished, be it its request or the way to its client."""
-    error = relay.exception()
-    if error is None:
-        return relay.result().error
-    if isinstance(error, PenstockError):
+async def _relayed(session: Session, writer: ResponseWriter) -> PenstockError | None:
+    """Relay one choice; return why it has not finished, be it its request or the way to its client."""
+    try:
+        return (await relay_response(session, writer)).error
+    except PenstockError as error:
         return error
-    raise error
