@@ -188,7 +188,8 @@ class SessionRegistry:
         self._shares.begin(request.tenant)
         self._idle.clear()
         self._context.tasks.start(request_id, self._run_session(session))
-        self._changed()
+        if len(self._live) == 1:  # nobody is placed by how many there are: heartbeats tell it now and then
+            self._changed()
         return session
 
     async def _run_session(self, session: Session) -> None:
@@ -199,7 +200,7 @@ class SessionRegistry:
             self._shares.end(session.request.tenant)
             if not self._live:
                 self._idle.set()
-            self._changed()
+                self._changed()
 
     def live_sessions(self, count: int) -> list[Session]:
         """Return at most so many, those that came first."""
