@@ -8,7 +8,7 @@ with a Failure where somebody waits, and never reach a receiver.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -225,7 +225,7 @@ class Bus:
         if not envelope.reply:
             metrics.DROPPED_MESSAGES.labels(reason="no_reply_subject").inc()
             return
-        data = codec.encode(message, replace(envelope, reply=""))
+        data = codec.encode(message, envelope)  # the subject that it goes to is no part of it
         await self._connection.publish(self._repeated_asks.answered(envelope.reply, data), data)
 
     async def answer(self, envelope: Envelope, answer: Message | PenstockError, *, hop: str = "") -> None:
