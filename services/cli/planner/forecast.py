@@ -34,8 +34,8 @@ MAX_PENDING = 512
 LEAST_JUDGED = 8
 """The forecasts of a way that have to have been judged before it is believed over another."""
 SURE = 0.67
-"""Standard deviations that three of four stay below. The line that the fourth brings is load as well, and more
-deviations were measured to cost hours and save nothing."""
+"""Standard deviations that three of four stay below. The line that the fourth brings is load as well, and
+more deviations were measured to cost hours and save nothing."""
 WAYS = ("trend", "level", "season")
 """All of them; the first counts where none was nearer than another yet."""
 
