@@ -21,7 +21,10 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.cli.fleet.secrets import CREDENTIALS_NAME, KEY_NAME
+from services.cli.planner.plan_options import checked_plan_args
+from services.cli.planner.planner_settings import ROLES_PLANNED, read_planner_settings
 from services.launcher.role_settings import config_type
+from shared.bus.permissions import OPERATOR
 from shared.config.settings import load_config
 from shared.roles import REQUIRED_ROLES, ROLES
 from shared.telemetry.metrics import RoleMetrics
@@ -594,3 +597,49 @@ def test_components_change_the_services_of_a_second_model_too(checkout: Checkout
     for role in ("prefill", "decode"):
         config = configured(deployments[f"{role}-second"], role, tmp_path)
         assert (config.device, config.weight_cache_mb) == ("cuda", 32768)
+
+
+# ---- the planner ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planner_pod() -> dict[str, Any]:
+    (found,) = [one for one in documents("planner/deployment.yaml") if one["kind"] == "Deployment"]
+    return dict(found["spec"]["template"]["spec"])
+
+
+def test_the_planner_is_a_component_that_the_api_takes() -> None:
+    (component,) = documents("planner/kustomization.yaml")
+    assert (component["kind"], component["resources"]) == ("Component", ["deployment.yaml"])
+    for document in documents("planner/deployment.yaml"):
+        kubernetes_validate.validate(document, VERSION, strict=True)
+
+
+def test_the_planner_is_told_what_it_takes(planner_pod: dict[str, Any], tmp_path: Path) -> None:
+    (container,) = planner_pod["containers"]
+    module, command, *options = container["args"]
+    args = checked_plan_args(options)
+    assert (module, command, args.act) == ("services.cli", "plan", "keda")
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"keda": int(args.listen.rpartition(":")[2]), "telemetry": args.metrics[1]}
+    (settings,) = [one["data"] for one in documents("planner/deployment.yaml") if one["kind"] == "ConfigMap"]
+    (tmp_path / args.settings.name).write_text(settings[args.settings.name])
+    assert set(read_planner_settings(tmp_path / args.settings.name).limits) == set(ROLES_PLANNED)
+
+
+def test_the_planner_is_on_the_bus_as_the_operator(planner_pod: dict[str, Any]) -> None:
+    (secrets,) = documents("secrets/kustomization.yaml")
+    made = {one["name"]: one["files"] for one in secrets["secretGenerator"]}
+    (mounted,) = [one["secret"]["secretName"] for one in planner_pod["volumes"] if one["name"] == "secrets"]
+    assert made[mounted] == [f"{OPERATOR}/{CREDENTIALS_NAME}"]
+
+
+def test_keda_asks_the_planner_for_each_role_that_it_plans() -> None:
+    scaled = {
+        one["spec"]["scaleTargetRef"]["name"]: one["spec"] for one in documents("planner/autoscaling.yaml")
+    }
+    assert set(scaled) == set(ROLES_PLANNED)
+    for role, spec in scaled.items():
+        (trigger,) = spec["triggers"]
+        assert trigger["type"] == "external-push"
+        assert trigger["metadata"] == {"scalerAddress": "planner.penstock:6000", "role": role}
