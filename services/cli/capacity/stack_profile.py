@@ -44,13 +44,15 @@ def _latest() -> deque[float]:
 @dataclass(slots=True)
 class StackSightings:
     """Heartbeats as they were heard over time. `steps_ms`: times of steps by sequences that were live;
-    `local_prompt_rates`: of prompts that decode workers computed themselves."""
+    `local_prompt_rates`: of prompts that decode workers computed themselves; `last_step_ms` is what a worker
+    that has nothing to do now tells of its last steps, whose batch nobody knows."""
 
     beats: dict[str, Heartbeat] = field(default_factory=dict)
     steps_ms: defaultdict[int, deque[float]] = field(default_factory=lambda: defaultdict(_latest))
     prompt_rates: deque[float] = field(default_factory=_latest)
     local_prompt_rates: deque[float] = field(default_factory=_latest)
     transfers_ms: deque[float] = field(default_factory=_latest)
+    last_step_ms: float = 0.0
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Note each heartbeat once."""
@@ -66,6 +68,8 @@ class StackSightings:
             if beat.role == "decode" and beat.live and beat.decode.step_us:
                 batch = min(beat.live, beat.capacity or beat.live, MAX_SLOTS)
                 self.steps_ms[batch].append(beat.decode.step_us / 1e3)
+            if beat.role == "decode" and not beat.live and beat.decode.step_us:
+                self.last_step_ms = beat.decode.step_us / 1e3
             if beat.role == "decode" and beat.decode.transfer_us:
                 self.transfers_ms.append(beat.decode.transfer_us / 1e3)
             if beat.role == "decode" and beat.decode.prompt_tokens_per_s:

@@ -116,7 +116,8 @@ class FleetPlanner:
             if model in windows:
                 planner.add(windows[model])
             state = self._state(sight, model, waiting.get(model, 0.0), resting, now_s)
-            plans[model] = planner.decide(now_s, state, self._profile(model), self.cold_start_s)
+            profile, missing = self._profile(model)
+            plans[model] = planner.decide(now_s, state, profile, self.cold_start_s, missing)
             if not any(each.wanted for each in plans[model].roles):
                 resting.add(model)
         for model in self._planners.keys() - {*sight.models}:
@@ -164,18 +165,24 @@ class FleetPlanner:
         self._asked.pop((model, role), None)
         return there
 
-    def _profile(self, model: str) -> DeploymentProfile | None:
-        """Return the given one, else what heartbeats tell, None where that is not enough."""
+    def _profile(self, model: str) -> tuple[DeploymentProfile | None, str]:
+        """Return the given one, else what heartbeats tell; None where that is too little, and what it lacks.
+
+        Steps are taken for those of one sequence until some were seen with streams in them.
+        """
         if self._given is not None:
-            return replace(self._given, restart=replace(self._given.restart, ready_s=self._starts.longest_s))
+            restart = replace(self._given.restart, ready_s=self._starts.longest_s)
+            return replace(self._given, restart=restart), ""
         sightings = self._sightings.get(model)
         if sightings is None:
-            return None
+            return None, "no heartbeat of its workers was heard"
         document = profile_document(sightings, {}, {}, self._host_cores)
         document["gateway"].setdefault("cpu_ms", 0.0)
-        if missing_fields(document):
-            return None
+        if sightings.last_step_ms:
+            document["decode"].setdefault("step_ms", [[1, sightings.last_step_ms]])
+        if missing := missing_fields(document):
+            return None, f"heartbeats have not told {', '.join(missing)} yet"
         try:
-            return checked_profile("what heartbeats tell", document)
-        except InvalidRequest:  # as of a worker that says more slots than a profile may have
-            return None
+            return checked_profile("what heartbeats tell", document), ""
+        except InvalidRequest as error:  # as of a worker that says more slots than a profile may have
+            return None, error.message

@@ -90,9 +90,15 @@ class ModelPlanner:
             self._asked_s = window.ended_s
 
     def decide(
-        self, now_s: float, state: ModelState, profile: DeploymentProfile | None, cold_start_s: float
+        self,
+        now_s: float,
+        state: ModelState,
+        profile: DeploymentProfile | None,
+        cold_start_s: float,
+        unknown: str = "",
     ) -> ModelPlan:
-        """Return the plan; one with `trouble` leaves everything as it is."""
+        """Return the plan; one with `trouble` leaves everything as it is. `unknown` says why there is no
+        profile."""
         if state.waiting:
             self._asked_s = now_s
         ahead_s = min(MAX_AHEAD_S, cold_start_s)
@@ -104,9 +110,9 @@ class ModelPlanner:
             return ModelPlan(forecast, 0.0, ahead_s, self._all(state, 0, why))
         resting = not any(state.counts.get(role, 0) for role in self._settings.limits)
         if profile is None or not self._shape.known:
-            missing = (
-                "no request has been answered yet" if profile else "the speed of its workers is not known"
-            )
+            missing = "no request has been answered yet"
+            if profile is None:
+                missing = f"the speed of its workers is not known: {unknown}"
             if resting and state.waiting:
                 return ModelPlan(forecast, 0.0, ahead_s, self._woken(state))
             return ModelPlan(forecast, 0.0, ahead_s, self._as_it_is(state), trouble=missing)

@@ -96,6 +96,19 @@ def test_a_model_that_rests_is_called_by_those_who_wait_for_it() -> None:
     assert rounds.planner.sleepers_called(sight(calling), rounds.now_s) == frozenset(), "it is on its way"
 
 
+def test_what_heartbeats_have_not_told_is_named_and_a_step_of_an_idle_worker_is_one_of_one_stream() -> None:
+    planner = FleetPlanner(SETTINGS, None, 0.0, 2)
+    room: dict[str, Any] = {"kv_blocks": 4096, "capacity": 16, "most_threads": 1}
+    silent = fleet(beat("prefill", 2, tokens_per_s=1500.0), beat("decode", 2, sent_unix_us=5, **room))
+    idle = [*silent[:-1], beat("decode", 2, sent_unix_us=6, step_us=12_000, **room)]
+    said = []
+    for number, beats in enumerate((silent, silent, idle), 1):
+        planner.look(sight(beats))
+        said.append(planner.round(sight(beats), {GATEWAY: counted(90.0 * number)}, 10.0 * number).troubles)
+    assert "heartbeats have not told decode.step_ms yet" in said[1][0]
+    assert said[2] == ()
+
+
 def test_without_a_profile_the_speed_is_that_of_heartbeats() -> None:
     planner = FleetPlanner(SETTINGS, None, 0.0, 2)
     room: dict[str, Any] = {"kv_blocks": 4096, "most_threads": 1, "sent_unix_us": 5}
@@ -109,6 +122,8 @@ def test_without_a_profile_the_speed_is_that_of_heartbeats() -> None:
     lacking = planner.round(sight(beats), {GATEWAY: counted(90.0)}, 20.0)
     planner.look(sight(beats))
     known = planner.round(sight(beats), {GATEWAY: counted(180.0)}, 30.0)
-    assert lacking.troubles == ("large: the speed of its workers is not known",)
+    assert lacking.troubles == (
+        "large: the speed of its workers is not known: no heartbeat of its workers was heard",
+    )
     assert known.troubles == ()
     assert known.targets["large"]["prefill"] > 1
