@@ -29,7 +29,10 @@ class RoleChange:
 
 
 class ChangeBudget:
-    """Lets `per_minute` instances change in any minute at most; who comes is before who goes."""
+    """Lets `per_minute` instances change in any minute at most; who comes is before who goes.
+
+    The first instance of a model that rested always may: requests wait for it, and it rests seldom enough.
+    """
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
@@ -40,11 +43,12 @@ class ChangeBudget:
     ) -> tuple[list[RoleChange], list[RoleChange]]:
         """Return the changes that may be made now, cut where there is no room for all of one, and those that
         are put off. Nothing is counted yet: `spend` does that for what was done."""
-        left = self._per_minute - self._spent(now_s)
+        left = max(0, self._per_minute - self._spent(now_s))
         made, put_off = [], []
         for change in sorted(changes, key=lambda each: each.wanted < each.now):
-            size = min(left, change.size)
-            left -= size
+            first = 1 if change.now == 0 else 0
+            size = min(max(left, first), change.size)
+            left = max(0, left - size)
             if size:
                 wanted = change.now + (size if change.wanted > change.now else -size)
                 made.append(replace(change, wanted=wanted))

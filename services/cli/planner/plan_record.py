@@ -41,6 +41,10 @@ class PlanRecord:
             self._said = round_.troubles
             for trouble in round_.troubles:
                 log.warning("nothing_planned", why=trouble)
+        for change in round_.put_off:
+            log.warning(
+                "change_put_off", change=change.words, why="as many as may came and went in this minute"
+            )
 
     def changed(self, at_s: float, changes: Sequence[RoleChange], done: str) -> None:
         """Tell of changes that were made, and how."""
