@@ -40,6 +40,10 @@ DOCUMENTS = REPOSITORY / "shared" / "demo" / "documents"
 MAX_INSTANCES = 64
 """Per role; more processes than that on one machine is a typing error."""
 
+PLANNED_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"gateway": {"admit_wait_s": 60.0}}
+"""Settings of a stack with a planner, where nobody has said anything: requests wait until their deadline (of
+which place_share is a half) for a model that rests, rather than for a worker that restarts."""
+
 ADAPTER_FILE_NAME = "adapters.toml"
 """The adapter file in the state directory, where no other file is configured."""
 
@@ -141,6 +145,7 @@ def stack_options(
                 **for_people,
                 **_defaults_of(role, draft, state_dir),
                 **_defaults_of_models(role, said),
+                **(PLANNED_DEFAULTS.get(role, {}) if args.plan else {}),
             },
             options[role],
         )

@@ -29,5 +29,7 @@ def test_a_stack_has_none_unless_it_is_told(tmp_path: Path, capsys: pytest.Captu
         parse_options(["--plan", str(file)], {})
     assert "name one with a table [planner]" in capsys.readouterr().err
     file.write_text("[planner]")
-    assert parse_options(["--plan", str(file)], {}).planner_settings == file
-    assert parse_options([], {}).planner_settings is None
+    planned, alone = parse_options(["--plan", str(file)], {}), parse_options([], {})
+    waits_s = [each.settings["gateway"]["admit_wait_s"].value for each in (planned, alone)]
+    assert (planned.planner_settings, alone.planner_settings) == (file, None)
+    assert waits_s == [60.0, 10.0]
