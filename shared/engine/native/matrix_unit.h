@@ -95,6 +95,7 @@ class Tiles {
  private:
   MATRIX_UNIT void load(const Config& config, int rows, int step, int low_step) {
     rows_ = rows, step_ = step, low_step_ = low_step;
+    asm volatile("" ::"r"(&config) : "memory");  // the instruction does not say that it reads all of it
     _tile_loadconfig(&config);
   }
 
