@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "matrix_unit_codes.h"
+#include "matrix_unit_nibbles.h"
 #include "quantized_tile.h"
 
 namespace penstock {
@@ -165,10 +166,18 @@ void Linear::pack_bias(const float* bias) {
 void Linear::reserve(Rows& rows, int count) const {
   rows.kind = kind_;
   rows.groups = quantized() ? k_ / group_ : 0;
-  rows.stride = odd_lines(row_bytes());
+  rows.wide = widens(count);
+  const long wide_bytes = 2L * sizeof(bf16) * round_up(k_, matrix_unit::BF16_STEP);
+  rows.stride = odd_lines(rows.wide ? wide_place() + wide_bytes : row_bytes());
   rows.data.reserve(static_cast<size_t>(count) * rows.stride);
   rows.scales.reserve(static_cast<size_t>(count) * rows.groups);
   rows.sums.reserve(static_cast<size_t>(count) * rows.groups);
+  if (rows.wide) rows.offsets.reserve(2 * static_cast<size_t>(count) * rows.groups);
+}
+
+bool Linear::widens(int count) const {
+  return WHOLE_VECTORS && matrix_unit::enabled() && kind_ == Kind::INT4 && group_ <= matrix_unit::BF16_STEP &&
+         count >= matrix_unit::LEAST_NIBBLE_ROWS;
 }
 
 long Linear::row_bytes() const {
@@ -213,7 +222,13 @@ void Linear::prepare(const float* row, Rows& rows, int index) const {
       sum = round_fine(values, count, group_, unit, codes + first, codes + k_ + first);
     else
       sum = round_coarse(values, count, group_, unit, codes + first);
+    if (!rows.wide) continue;
+    rows.offsets.data()[2 * place] = static_cast<float>(sum);
+    rows.offsets.data()[2 * place + 1] = unit * static_cast<float>(sum);
   }
+#ifdef __AVX512F__
+  if (rows.wide) matrix_unit::widen_row(codes, codes + k_, k_, reinterpret_cast<bf16*>(codes + wide_place()));
+#endif
 }
 
 void Linear::column(int index, float* row) const {
@@ -270,6 +285,14 @@ void Linear::multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int firs
   const QuantizedPanel weights{weights_.data() + panel * panel_bytes_, scales_.data() + place,
                                with_minima ? nullptr : zeros_.data() + place,
                                with_minima ? minima_.data() + place : nullptr};
+#ifdef __AVX512F__
+  if (unit != nullptr && rows.wide) {
+    const matrix_unit::WideRows wide{reinterpret_cast<const bf16*>(high + wide_place()), rows.stride / 2,
+                                     input.scales, rows.offsets.data() + 2 * group, rows.groups};
+    return with_minima ? matrix_unit::multiply_nibbles<true>(*unit, wide, weights, group_, num, tile)
+                       : matrix_unit::multiply_nibbles<false>(*unit, wide, weights, group_, num, tile);
+  }
+#endif
   const auto run = [&]<Kind KIND, bool MINIMA>() {
     if (unit != nullptr)
       matrix_unit::multiply_quantized<KIND, MINIMA>(*unit, input, weights, group_, num, tile);

@@ -16,7 +16,7 @@ enum class Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3, INT8_COARSE = 4 }
 
 constexpr int QUANTIZED_TILE_ROWS =
     WHOLE_VECTORS ? 8 : 4;  // beyond it the sums of a group leave the registers
-constexpr int MOST_TILE_ROWS = std::max(MAX_TILE_ROWS, matrix_unit::TILE_ROWS);
+constexpr int MOST_TILE_ROWS = std::max(MAX_TILE_ROWS, matrix_unit::NIBBLE_BLOCK_ROWS);
 constexpr size_t TILE_CACHE_BYTES = size_t{384} << 10;  // of the rows, beside a panel in a 1 MB L2
 constexpr long CLAIM_BYTES =
     32 << 10;  // of weights that meet a tile of rows: microseconds, claiming costs 0.1
@@ -30,28 +30,42 @@ struct PackedShape {
 
 // Rows of activations in the form that linears of one kind take: fp32, bf16, or whole numbers with a scale
 // and their sum per group of columns. Those are kept as high bytes of all columns and low bytes behind them,
-// which two columns of INT4 share (quantized_rows.h).
+// which two columns of INT4 share (quantized_rows.h). Many rows of INT4 have them in bf16, too, for the
+// matrix unit (matrix_unit_nibbles.h).
 struct Rows {
   Kind kind = Kind::F32;
-  int groups = 0;   // per row
+  int groups = 0;     // per row
+  bool wide = false;  // in bf16, too
   long stride = 0;  // bytes from row to row: whole cache lines, an odd number of them, so that rows that are
                     // read together do not meet in one set of the L1
   Buffer<uint8_t> data;
-  Buffer<float> scales;  // [rows, groups]
-  Buffer<int> sums;      // [rows, groups]
+  Buffer<float> scales;   // [rows, groups]
+  Buffer<int> sums;       // [rows, groups]
+  Buffer<float> offsets;  // [rows, groups, 2]: of wide rows, the sum as it is and times the scale
 
   void poison() {
     data.poison();
     scales.poison();
     sums.poison();
+    offsets.poison();
+  }
+
+  // Row `target` becomes what row `source` of others of the same form is.
+  void copy(const Rows& from, long source, long target) {
+    std::memcpy(row<uint8_t>(target), from.row<uint8_t>(source), stride);
+    std::copy_n(from.scales.data() + source * groups, groups, scales.data() + target * groups);
+    std::copy_n(from.sums.data() + source * groups, groups, sums.data() + target * groups);
+    if (wide)
+      std::copy_n(from.offsets.data() + 2 * source * groups, 2 * groups,
+                  offsets.data() + 2 * target * groups);
   }
 
   template <class T>
-  T* row(int index) {
+  T* row(long index) {
     return reinterpret_cast<T*>(data.data() + index * stride);
   }
   template <class T>
-  const T* row(int index) const {
+  const T* row(long index) const {
     return reinterpret_cast<const T*>(data.data() + index * stride);
   }
 };
@@ -100,11 +114,12 @@ class Linear {
   // meanwhile() on the caller's thread, while others begin.
   template <class Adapt, class Put, class Meanwhile>
   void apply(const Rows& rows, int count, Team& team, Adapt&& adapt, Put&& put, Meanwhile&& meanwhile) const {
-    const bool on_unit = suits_matrix_unit(count);
-    const int tile_rows = most_rows(on_unit);
+    const bool on_unit = suits_matrix_unit(rows, count);
+    const int tile_rows = most_rows(rows, on_unit);
     const int block = std::max<int>(tile_rows, TILE_CACHE_BYTES / rows.stride / tile_rows * tile_rows);
     const int blocks = (count + block - 1) / block;
-    const long tiles = (std::min(count, block) + tile_rows - 1) / tile_rows;
+    const int few = std::min(tile_rows, matrix_unit::TILE_ROWS);  // a tile of nibbles' rows is many of them
+    const long tiles = (std::min(count, block) + few - 1) / few;
     const int grain = static_cast<int>(std::max(1L, CLAIM_BYTES / (panel_bytes_ * std::max(1L, tiles))));
     const auto work = [&](int first, int last, int) {
       alignas(64) float tile[MOST_TILE_ROWS * PANEL];
@@ -135,18 +150,25 @@ class Linear {
   size_t scale_count() const {
     return quantized() ? static_cast<size_t>(panels_) * (k_ / group_) * PANEL : 0;
   }
-  long code_place(int k, int lane) const;     // in a panel
-  int source_row(int panel, int lane) const;  // -1: padding
-  long row_bytes() const;                     // of one row of activations
+  long code_place(int k, int lane) const;                           // in a panel
+  int source_row(int panel, int lane) const;                        // -1: padding
+  long row_bytes() const;                                           // of one row of activations
+  bool widens(int count) const;                                     // so many rows, for the matrix unit
+  long wide_place() const { return (row_bytes() + 63) / 64 * 64; }  // of a row's bf16, in bytes
   void pack_bias(const float* bias);
   // Whether so many rows are multiplied there. Sums of bf16 always are, so that they have one order; of whole
   // numbers they are the same ones anywhere, and go where they are made sooner.
-  bool suits_matrix_unit(int count) const {
+  bool suits_matrix_unit(const Rows& rows, int count) const {
     if (!matrix_unit::enabled()) return false;
+    if (rows.wide) return count >= matrix_unit::LEAST_NIBBLE_ROWS;
     return kind_ == Kind::BF16 || (quantized() && count > QUANTIZED_TILE_ROWS &&
                                    group_ >= matrix_unit::LEAST_GROUP && group_ <= matrix_unit::MAX_GROUP);
   }
-  int most_rows(bool on_unit) const {
+  int most_rows(const Rows& rows, bool on_unit) const {
+    if (on_unit && rows.wide) {
+      const long tiles = matrix_unit::NIBBLE_BLOCK_BYTES / (rows.stride * MAX_TILE_ROWS);
+      return std::clamp<int>(tiles * MAX_TILE_ROWS, MAX_TILE_ROWS, matrix_unit::NIBBLE_BLOCK_ROWS);
+    }
     if (on_unit) return quantized() ? matrix_unit::UNIT_ROWS : matrix_unit::TILE_ROWS;
     return quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS;
   }

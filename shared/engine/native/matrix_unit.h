@@ -26,7 +26,11 @@ constexpr int STEP_BYTES = 64;            // of a row, in one instruction
 constexpr int LEAST_GROUP = 64;           // of fewer columns, vectors make the sums as soon or sooner
 constexpr int MAX_GROUP = 512;            // of quantized columns, whose codes are unpacked on the stack
 constexpr int BF16_STEP = STEP_BYTES / 2;
-constexpr int PANEL_ROW_BYTES = PANEL * 4;  // a step of 4 bytes of all columns
+constexpr int LEAST_NIBBLE_ROWS = 48;   // that meet nibbles in groups of one step in bf16, or of half a one
+constexpr int NIBBLE_BLOCK_ROWS = 240;  // for which those are unpacked once
+constexpr int NIBBLE_BLOCK_BYTES = 1 << 20;  // of these rows at most, in an L2 of 2 MB
+constexpr int CHUNK_COLUMNS = 256;           // that are unpacked at a time, to 16 kB in the L1
+constexpr int PANEL_ROW_BYTES = PANEL * 4;   // a step of 4 bytes of all columns
 constexpr int STEP_LINES = STEP_BYTES / 4 * PANEL_ROW_BYTES / 64;
 
 inline std::atomic<bool>& enabled() {
@@ -78,9 +82,8 @@ class Tiles {
     load(config, rows, STEP_BYTES, 0);
   }
 
-  // For whole numbers: tiles 0 and 1 for the sums of high bytes, 2 and 3 for those of low ones, 4 and 5 for
-  // rows' high and low bytes, of which `step` and `low_step` are in one instruction, 6 and 7 for the columns
-  // that they meet.
+  // For whole numbers: tiles 0 to 3 for sums, 4 and 5 for what is high and what is low of rows, of which
+  // `step` and `low_step` bytes are in one instruction, 6 and 7 for columns that meet so many.
   MATRIX_UNIT void lay_out(int rows, int step, int low_step) {
     if (rows == rows_ && step_ == step && low_step_ == low_step) return;
     Config config;

@@ -129,13 +129,7 @@ void Model::feed_experts(const Layer& layer, int index, int count, Team& team) {
     const int num = expert_begin_[expert + 1] - expert_begin_[expert];
     if (num == 0) continue;
     team.share(num, rows_per_claim(width_), [&](int first, int last, int) {
-      for (int i = first; i < last; ++i) {
-        std::memcpy(to.row<uint8_t>(i), from.row<uint8_t>(rows[i]), from.stride);
-        const long source = static_cast<long>(rows[i]) * from.groups,
-                   target = static_cast<long>(i) * to.groups;
-        std::copy_n(from.scales.data() + source, from.groups, to.scales.data() + target);
-        std::copy_n(from.sums.data() + source, from.groups, to.sums.data() + target);
-      }
+      for (int i = first; i < last; ++i) to.copy(from, rows[i], i);
     });
     run_mlp(*shape.gate_up[expert], *shape.down[expert], index, to, *layer.down_in, num, team, rows,
             expert_shares_.data() + expert_begin_[expert]);

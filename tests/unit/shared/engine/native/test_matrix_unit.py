@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from shared.engine.loading.linear import QuantLinear
 from shared.engine.native.cpu_features import KERNEL_FEATURES, MATRIX_UNIT_FEATURES, VARIABLE, usable_features
 from shared.engine.native.library import has_matrix_unit, library
 from shared.engine.native.linear import NativeLinear
+from tests.support.poisoned_product import poisoned_product
 from tests.support.random_linear import QUANTIZED, exact_product, random_linear
 
 STEP_COLUMNS = 32
@@ -76,6 +78,49 @@ def test_codes_are_multiplied_to_the_bits_that_vectors_make(
         kernels.penstock_use_matrix_unit(True)
         assert torch.equal(packed(rows), by_vectors)
         torch.testing.assert_close(by_vectors, exact_product(linear, rows), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_rows", [47, 48, 61, 240, 241, 289])
+@pytest.mark.parametrize("group", [16, 32])
+@pytest.mark.parametrize("kind", ["int4", "int4 with minima"])
+def test_many_rows_meet_nibbles_in_small_groups_with_the_bits_of_a_row_alone(
+    kernels: ctypes.CDLL, kind: str, group: int, num_rows: int
+) -> None:
+    """At the borders of tiles and blocks, at a width of several chunks and a part of a group."""
+    packed = NativeLinear.pack(kernels, random_linear(kind, 97, 1000, group=group))
+    rows = torch.randn(num_rows, 1000, generator=torch.Generator().manual_seed(num_rows))
+    rows[:, ::32] *= 30  # outliers, as hidden states have them
+    together = poisoned_product(packed, rows, threads=2)
+    kernels.penstock_use_matrix_unit(False)
+    assert torch.equal(packed(rows), together)
+    for row in (0, 11, 12, num_rows - 1):
+        assert torch.equal(packed(rows[row : row + 1]), together[row : row + 1])
+
+
+@pytest.mark.parametrize("minima", [False, True])
+def test_the_largest_sums_of_nibbles_are_exact(kernels: ctypes.CDLL, minima: bool) -> None:
+    """All codes and all numbers of a group are as large as they can be, but for one number."""
+    codes = torch.full((40, 64), 15, dtype=torch.uint8)
+    zeros, halves = torch.zeros(40, 2, dtype=torch.uint8), torch.full((40, 2), 0.5).half()
+    linear = QuantLinear(codes, torch.ones(40, 2).half(), zeros, 4, 32, None, halves if minima else None)
+    rows = torch.full((50, 64), 119.0 * 256)  # as many units
+    rows[:, 1] = torch.arange(50) * 16 + 1
+    packed = NativeLinear.pack(kernels, linear)
+    on_unit = packed(rows)
+    kernels.penstock_use_matrix_unit(False)
+    assert torch.equal(on_unit, packed(rows))
+    exact = exact_product(linear, rows)
+    torch.testing.assert_close(on_unit, exact, rtol=1e-6, atol=0)
+    assert len(set(on_unit[:, 0].tolist())) > 40
+
+
+def test_among_many_rows_one_that_holds_no_number_is_alone(kernels: ctypes.CDLL) -> None:
+    packed = NativeLinear.pack(kernels, random_linear("int4", 33, 257))
+    rows = torch.ones(60, 257)
+    rows[[7, 50], [0, 256]] = torch.nan
+    numbers = packed(rows).isfinite()
+    assert not numbers[[7, 50]].any()
+    assert numbers.sum() == 58 * 33
 
 
 def test_coarse_rows_are_multiplied_to_the_bits_that_vectors_make(kernels: ctypes.CDLL) -> None:

@@ -83,6 +83,23 @@ def test_more_heads_per_kv_head_than_an_item_of_attention_has_rows() -> None:
     )
 
 
+def test_invariant_5_many_rows_of_experts_in_4_bits_are_what_few_are() -> None:
+    """A matrix unit takes many rows, and an expert may have some or many of those that there are."""
+    experts = tuple(
+        DenseMlp(
+            quantize(dense(2 * INNER, HIDDEN, seed), 4, 32), quantize(dense(HIDDEN, INNER, seed + 1), 4, 32)
+        )
+        for seed in (0, 10, 20)
+    )
+    moe = MoeConfig(num_experts=3, experts_per_token=2, intermediate_size=INNER, normalize=True)
+    native, _ = both_models(MoeMlp(dense(3, HIDDEN, 6).weight, experts), moe)
+    ids = [(7919 * place + 13) % VOCAB for place in range(POSITIONS)]
+    together = native.forward(Batch(ids, [Span(0, POSITIONS, [range(BLOCKS)])], range(POSITIONS))).clone()
+    for start in range(0, POSITIONS, 16):
+        few = Batch(ids[start : start + 16], [Span(start, 16, [range(BLOCKS)])], range(16))
+        assert torch.equal(native.forward(few), together[start : start + 16])
+
+
 @pytest.mark.parametrize("packed", ["the first", "the last"])
 def test_experts_of_which_a_checkpoint_packed_only_some(packed: str) -> None:
     experts = [dense_mlp(10 * number) for number in range(3)]
