@@ -21,6 +21,7 @@ from services.gateway.fleet.routing import free_slots, leave_out, serving
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
 from services.gateway.fleet.tenant_jobs import TenantJobCounts, TenantStanding
 from services.gateway.question.question_rewriter import QuestionRewriter
+from services.gateway.regions.regions import Regions
 from services.gateway.request.prompt_limits import PromptLimits
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.recent_latencies import RecentLatencies
@@ -68,6 +69,7 @@ class SessionContext:
     usage: UsageLedger
     agent_sessions: AgentSessions
     useful_marker: UsefulMarker | None
+    regions: Regions | None
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -150,6 +152,7 @@ class SessionContext:
             usage=UsageLedger(),
             agent_sessions=AgentSessions(),
             useful_marker=read_useful_marker(config),
+            regions=Regions.of(config.region, config.zone, fleet),
         )
 
 

@@ -20,6 +20,7 @@ from services.gateway.grpc.edge_server import EdgeServer
 from services.gateway.http.console.console_pages import ConsolePages
 from services.gateway.http.server import HttpServer
 from services.gateway.keys.key_gate import KeyGate
+from services.gateway.regions.region_watch import RegionWatch
 from services.gateway.session.client_cancels import ClientCancels
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
@@ -102,8 +103,8 @@ class Gateway:
 
     def watchers(self, changed: Callable[[], None]) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return what has to run as long as the gateway does, by name."""
-        context = self.context
-        return {
+        context, regions = self.context, self.context.regions
+        watchers: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "health": self.grpc.watch_fleet,
             "grpc-connections": self.grpc.watch_connections,
             "api-keys": self.key_gate.keys.watch_file,
@@ -112,6 +113,12 @@ class Gateway:
             "flags": lambda: context.flags.watch(self.registry.flagged_times, changed),
             "pressure": lambda: watch_pressure(context.pressure, context.degradation, changed),
         }
+        if regions is not None:
+            watch = RegionWatch(
+                regions, context.bus, context.fleet, context.instance, self.registry.has_sessions
+            )
+            watchers["regions"] = watch.run
+        return watchers
 
     def status(self) -> Heartbeat:
         """Return what the sessions say, with where requests are taken."""

@@ -40,6 +40,7 @@ _FALSE = ("0", "false", "no", "off")
 
 
 _NATS_URL = r"(nats|tls)://[^\s/,][^\s,]*"
+_PLACE = r"[A-Za-z0-9._-]{0,63}"
 
 MAX_PROBLEMS_CHARS = 1 << 16
 """All that is wrong with a configuration is told at once; of more than this the middle is left out."""
@@ -113,6 +114,15 @@ class ServiceConfig:
     )
     instance: str = field_of(
         "", help="instance id, unique per role; empty = <role>-<6 hex digits>", pattern=r"[a-z0-9-]{0,63}"
+    )
+    region: str = field_of(
+        "",
+        help="where the instance is: requests stay in the region of their gateway while it serves them; "
+        "empty = all in one place",
+        pattern=_PLACE,
+    )
+    zone: str = field_of(
+        "", help="part of its region; among equals those of one zone work together", pattern=_PLACE
     )
     fleet_key: str = field_of(
         "",

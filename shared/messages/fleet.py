@@ -35,13 +35,24 @@ class ModelLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionReport:
+    """A region as a gateway sees it: how far away it is, there and back, 0 for its own and while nobody has
+    measured it, and how many routes of this life of the gateway were taken there."""
+
+    region: str
+    round_trip_us: int
+    routes: int
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayReport:
     """The report of a gateway. `grpc` and `http`: where it takes requests, HOST:PORT, "" where it does not.
 
     `degradation` is the highest of its levels, `model_levels` those of models that it leaves something out
     of; `breakers` are the instances that it avoids, a few at most. `flags` is the digest of the changes of
     settings that it knows, "" where there are none. `wanted_models` are those that requests wait for while
-    they have no worker, some at most.
+    they have no worker, some at most. `regions` are those that it routes to, its own first; none where it is
+    told no region.
     """
 
     grpc: str = ""
@@ -51,6 +62,7 @@ class GatewayReport:
     model_levels: tuple[ModelLevel, ...] = ()
     flags: str = ""
     wanted_models: tuple[str, ...] = ()
+    regions: tuple[RegionReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -126,7 +138,8 @@ class WorkerReport:
     has prompts of one tenant alone.
     `drafts_for` are the models that a speculator drafts for, by the names that clients ask for; none is all.
     `added` and `removed` are block hashes since the last heartbeat; `prefix_event_id` counts them, so that a
-    gap is seen. `fetch` is what prefixes from other workers cost this one.
+    gap is seen. `fetch` is what prefixes from other workers cost this one, `kv_block_bytes` what one of its
+    blocks takes, 0 where it does not say.
     """
 
     layout: str = ""
@@ -146,6 +159,7 @@ class WorkerReport:
     added: bytes = b""
     removed: bytes = b""
     fetch: FetchReport = NO_FETCHES
+    kv_block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +187,7 @@ class Heartbeat:
 
     Who it is: `incarnation` is the unix µs of the process's start; a new one means that all its state is
     gone. `state` is loading | ready | stalled | draining | stopped, `metrics` the HOST:PORT of its metrics.
+    `region` and `zone` are where it is, "" where nobody has said so.
     `sent_unix_us` is its time of day, `sent_steady_us` its steady clock (`shared.deadline`).
 
     What it serves: `model` is the name that clients ask for; what it is say `weights_digest` (of a worker's
@@ -214,6 +229,8 @@ class Heartbeat:
     retriever: RetrieverReport = RetrieverReport()
     worker: WorkerReport = WorkerReport()
     decode: DecodeReport = DecodeReport()
+    region: str = ""
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)

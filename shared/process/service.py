@@ -112,6 +112,8 @@ class Service(Generic[C]):
             tokenizer_digest=self._tokenizer_digest,
             steps=self.loaded_steps if self.state == "loading" else 0,
             stalled_ms=round(self.watchdog.worst.stalled_s * 1e3),
+            region=self.config.region,
+            zone=self.config.zone,
         )
 
     def announce_model(self, name: str, *, tokenizer_digest: str = "", weights_digest: str = "") -> None:

@@ -104,6 +104,17 @@ ROUTING_DECISIONS = Counter(
     "Placements that workers took, by who computes the prompt: disaggregated (prefill) or local (decode).",
     ["path"],
 )
+REGION_ROUTES = Counter(
+    "penstock_region_routes_total",
+    "Routes that workers took, where the gateway is told its region, by the region that they go to and why: "
+    "home; or away, as no_instance, full, deadline, sooner, hold (home is not trusted yet).",
+    ["region", "why"],
+)
+REGION_ROUND_TRIP = Gauge(
+    "penstock_region_round_trip_seconds",
+    "There and back to another region, the least of the latest measurements.",
+    ["region"],
+)
 MODEL_CHOICES = Counter(
     "penstock_model_choices_total",
     "Requests that named a virtual model, or might fall back, by what answered and by what it was taken: "
@@ -423,6 +434,8 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         MODEL_CHOICES,
         MODEL_CHOICE_SECONDS,
         NEXT_TURNS,
+        REGION_ROUND_TRIP,
+        REGION_ROUTES,
         ROUTING_DECISIONS,
         PROMPT_TOKENS,
         QUEUE_DEPTH,

@@ -111,6 +111,7 @@ class EngineActor(BusActor):
             added=delta.added,
             removed=delta.removed,
             fetch=self.fetch_report(),
+            kv_block_bytes=engine.layout.block_bytes,
         )
         return replace(
             self._service.heartbeat(),

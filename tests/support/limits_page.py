@@ -110,6 +110,7 @@ OWN_PLACES = (
     "services/gateway/scope/recent_latencies.py",
     "services/gateway/flags",
     "services/gateway/fleet",
+    "services/gateway/regions",
     "services/gateway/prompt",
     "services/gateway/question",
     "services/gateway/tracing",

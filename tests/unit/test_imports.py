@@ -163,6 +163,7 @@ GATEWAY_ORDER = (
     "keys",
     "virtual",
     "fleet",
+    "regions",
     "scope",
     "tracing",
     "flags",

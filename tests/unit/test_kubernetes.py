@@ -25,6 +25,7 @@ from services.cli.planner.plan_options import checked_plan_args
 from services.cli.planner.planner_settings import ROLES_PLANNED, read_planner_settings
 from services.launcher.role_settings import config_type
 from shared.bus.permissions import OPERATOR
+from shared.config.fields import COMMON_SETTINGS
 from shared.config.settings import load_config
 from shared.roles import REQUIRED_ROLES, ROLES
 from shared.telemetry.metrics import RoleMetrics
@@ -519,6 +520,18 @@ def test_the_component_of_gpus_gives_each_worker_one(checkout: Checkout, tmp_pat
             "nvidia.com/gpu"
             not in built[role]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
         )
+
+
+@needs_kustomize
+def test_the_component_of_places_tells_each_instance_those_of_its_node(checkout: Checkout) -> None:
+    labels = {"region": "topology.kubernetes.io/region", "zone": "topology.kubernetes.io/zone"}
+    for deployment in of_kind("Deployment", with_components(checkout, "speculator", "places")).values():
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        told = {one["name"]: one.get("valueFrom") for one in container["env"]}
+        for setting, label in labels.items():
+            wanted = {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}
+            assert told[f"PENSTOCK_{setting.upper()}"] == wanted
+            assert setting in COMMON_SETTINGS
 
 
 @needs_kustomize

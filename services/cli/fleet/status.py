@@ -20,7 +20,7 @@ from services.cli.view.live_text import LiveText
 from services.cli.view.table import NOTHING, cut_to, said_columns, table
 from shared.deadline import MAX_SKEW_US
 from shared.degradation import DegradationLevel
-from shared.messages import CorpusReport
+from shared.messages import CorpusReport, RegionReport
 
 WATCH_S = 1.0
 LEAST_WIDTH = 20
@@ -44,6 +44,7 @@ HEAD = (
     "model",
     "skew ms",
     "breaker",
+    "region",
 )
 
 
@@ -83,7 +84,7 @@ def _shown(seen: list[Seen], *, as_json: bool) -> str:
         return "no instance is heard on this bus; is the stack running?"
     edges = [line for one in seen if (line := _edges(one))]
     rows = [_row(one, _avoiding(one, seen)) for one in seen]
-    notes = [*edges, *_models(seen), *_adapters(seen), *_corpora(seen)]
+    notes = [*edges, *_regions(seen), *_models(seen), *_adapters(seen), *_corpora(seen)]
     if sys.stdout.isatty():
         return "\n".join(_fitting(rows, notes, max(LEAST_WIDTH, terminal_width() - 1)))
     return "\n".join([table(HEAD, rows), *notes])
@@ -116,6 +117,22 @@ def _models(seen: list[Seen]) -> list[str]:
         + f": {' '.join(names)}"
         for (name, weights, tokenizer), names in sorted(instances.items())
     ]
+
+
+def _regions(seen: list[Seen]) -> list[str]:
+    """Say of each gateway how far other regions are, and how much of its work has left its own."""
+    told = []
+    for beat in (one.beat for one in seen if one.beat.gateway.regions):
+        own, *others = beat.gateway.regions
+        routes = own.routes + sum(other.routes for other in others)
+        said = [_region_words(other) for other in others] or ["no other region is known"]
+        told.append(f"{beat.instance} in {own.region or NOTHING[1]}, {routes} routes: {'; '.join(said)}")
+    return told
+
+
+def _region_words(other: RegionReport) -> str:
+    far = f"{other.round_trip_us / 1e3:.1f} ms away" if other.round_trip_us else "not measured yet"
+    return f"{other.region} {far}, {other.routes} there"
 
 
 def _adapters(seen: list[Seen]) -> list[str]:
@@ -193,6 +210,7 @@ def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
         beat.model or "-",
         f"{one.skew_us / 1e3:.1f}{skewed}",
         ", ".join(f"{state} ({gateway})" for gateway, state in avoiding.items()),
+        "/".join(part for part in (beat.region, beat.zone) if part) or "-",
     )
 
 
@@ -203,6 +221,9 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "id": beat.instance,
         "state": beat.state,
         "host": beat.host,
+        "region": beat.region,
+        "zone": beat.zone,
+        "regions": [asdict(report) for report in beat.gateway.regions],
         "pid": beat.pid,
         "metrics": beat.metrics,
         "grpc": beat.gateway.grpc,

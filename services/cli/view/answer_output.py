@@ -241,6 +241,7 @@ def _timeline(timeline: pb.Timeline) -> dict[str, Any]:
         "ttft_us": timeline.ttft_us,
         "total_us": timeline.total_us,
         "useful_us": timeline.useful_us,
+        "region": timeline.region,
         "phases": [
             {"name": phase.name, "start_us": phase.start_us, "duration_us": phase.duration_us}
             for phase in timeline.phases

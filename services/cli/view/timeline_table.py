@@ -20,7 +20,8 @@ def timeline_table(timeline: pb.Timeline, width: int) -> str:
         lines.append(row.rstrip())
     useful = f"useful {timeline.useful_us / 1e3:.2f} ms, " if timeline.useful_us else ""
     first, total = f"first token {timeline.ttft_us / 1e3:.2f} ms", f"total {timeline.total_us / 1e3:.2f} ms"
-    lines.append(f"{first}, {useful}{total}")
+    region = f", computed in {timeline.region}" if timeline.region else ""
+    lines.append(f"{first}, {useful}{total}{region}")
     return "\n".join(lines) + "\n"
 
 

@@ -18,6 +18,7 @@ from services.gateway.fleet.request_client import RequestClient
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.keys.key_gate import KeyGate
 from services.gateway.prompt.role_asker import AskTurn, RoleAsker
+from services.gateway.regions.regions import preference
 from services.gateway.request.request import MAX_MODEL_CHARS
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
@@ -148,7 +149,9 @@ class TextCalls:
         async def ask(view: InstanceView, turn: AskTurn) -> Message:
             return await self._ask_one(call, view, message, turn)
 
-        asker = RoleAsker(self.context.breakers, "", MAX_ASKS, next(self._turns))
+        asker = RoleAsker(
+            self.context.breakers, "", MAX_ASKS, next(self._turns), preference(self.context.regions)
+        )
         share_s, wait_s = FIRST_SHARE * call.deadline.remaining_s(), self._wait_s(call, role)
         return await asker.ask_any(role, views, ask, share_s=share_s, end=call.deadline, wait_s=wait_s)
 

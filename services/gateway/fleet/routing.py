@@ -52,12 +52,18 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class RoutingDecision:
-    """Instance ids; prefill is "" when decode computes the prompt, speculator when none is ready."""
+    """Instance ids; prefill is "" when decode computes the prompt, speculator when none is ready.
+
+    `region` is another one than the gateway's that the route goes to, "" where all of it is near;
+    `why_there`: a word of `services.gateway.regions.home`.
+    """
 
     decode: str
     prefill: str
     detokenizer: str
     speculator: str
+    region: str = ""
+    why_there: str = ""
 
     @property
     def prompt_role(self) -> str:
@@ -173,8 +179,10 @@ def choose_route(
     prefill_cost: WorkerCost,
     *,
     rotation: int = 0,
+    zone: str = "",
 ) -> RoutingDecision:
-    """The cheapest instance of every role, of prefill by `prefill_cost`; equals take turns by `rotation`.
+    """The cheapest instance of every role, of prefill by `prefill_cost`; equals take turns by `rotation`,
+    those of `zone` first, and of the zone in which the route is decoded.
 
     Raises Unavailable naming a role that has no instance.
     """
@@ -198,15 +206,21 @@ def choose_route(
             "model and the same settings under [model]",
             hop="decode",
         )
-    decode = cheapest_instance(decodes, lambda view: _decode_cost(view, need), rotation)
-    layout = {view.heartbeat.worker.layout for view in decodes if view.heartbeat.instance == decode}
-    prefills = usable("prefill", layout)
+    decode = cheapest_instance(decodes, _in_zone(zone, lambda view: _decode_cost(view, need)), rotation)
+    chosen = next(view.heartbeat for view in decodes if view.heartbeat.instance == decode)
+    beside = chosen.zone if zone else ""
+    prefills = usable("prefill", {chosen.worker.layout})
     return RoutingDecision(
         decode=decode,
-        prefill=cheapest_instance(prefills, prefill_cost, rotation),
-        detokenizer=pick("detokenizer", load_cost),
-        speculator=pick("speculator", load_cost),
+        prefill=cheapest_instance(prefills, _in_zone(beside, prefill_cost), rotation),
+        detokenizer=pick("detokenizer", _in_zone(beside, load_cost)),
+        speculator=pick("speculator", _in_zone(beside, load_cost)),
     )
+
+
+def _in_zone(zone: str, cost: WorkerCost) -> WorkerCost:
+    """Return `cost` with those of the zone first among equals; as it is for ""."""
+    return (lambda view: (*cost(view), float(view.heartbeat.zone != zone))) if zone else cost
 
 
 def cheapest_instance(views: Sequence[Candidate], cost: WorkerCost, rotation: int) -> str:
@@ -231,6 +245,11 @@ def decodes_by_cost(views: Sequence[V], loaded: Callable[[V], Candidate], need: 
     found = [(view, loaded(view)) for view in views]
     costs = [(_decode_cost(shown, need), shown.heartbeat.instance, view) for view, shown in found]
     return [view for cost, _, view in sorted(costs, key=lambda each: each[:2]) if cost[0] < 1]
+
+
+def has_room(view: Candidate, need: Need) -> bool:
+    """Whether a decode worker has room for all of `need`."""
+    return _decode_cost(view, need)[0] < 1
 
 
 def _decode_cost(view: Candidate, need: Need) -> tuple[float, ...]:

@@ -204,10 +204,13 @@ class CachedResponse:
         return None
 
     def _retriever_of(self, key: ResponseKey) -> str:
-        """The one that questions like this one are kept by, as long as the same ones are there."""
+        """The one that questions like this one are kept by, as long as the same ones are there: in the
+        gateway's own region, where it has one."""
         views = self._context.fleet.instances("retriever")
         trusted = leave_out(views, self._context.breakers.shunned(views, self._request_id))
-        names = [view.heartbeat.instance for view in trusted]
+        regions = self._context.regions
+        kept_by = trusted if regions is None else regions.in_own(trusted)
+        names = [view.heartbeat.instance for view in kept_by]
         return max(names, key=lambda name: blake2b(name.encode(), key=key.near).digest(), default="")
 
     def _result(self, found: ResponseFound | None) -> str:

@@ -20,6 +20,7 @@ from services.gateway.prompt.likely_route import likely_route
 from services.gateway.prompt.next_turn import common_blocks, next_prompts
 from services.gateway.prompt.preprocessor import tokenize_message
 from services.gateway.prompt.request_hashes import usual_layout
+from services.gateway.regions.regions import preference
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
@@ -102,7 +103,8 @@ class NextTurnWarmer:
         """Return the ids and hashes of a prompt; None where no tokenizer has an answer to it."""
         context = self._context
         views = serving(context.fleet.instances("tokenizer"), "tokenizer", self._model)
-        instance = cheapest_instance(views, load_cost, self._rotation)
+        near = preference(context.regions)(views)
+        instance = cheapest_instance(near, load_cost, self._rotation)
         if not instance:
             return None
         message = replace(

@@ -19,6 +19,7 @@ from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.prompt.role_asker import AskTurn, RoleAsker
 from services.gateway.question.searched_question import searched_question
+from services.gateway.regions.regions import preference
 from services.gateway.request.prompt_passages import joined_warnings, near_places, standing_order
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
@@ -103,7 +104,9 @@ class Preprocessor:
         self._timeline = scope.timeline
         self._request_client = scope.request_client
         self._budget = scope.budget
-        self._asker = RoleAsker(self._breakers, self._request_id, MAX_ASKS, scope.rotation)
+        self._asker = RoleAsker(
+            self._breakers, self._request_id, MAX_ASKS, scope.rotation, preference(scope.context.regions)
+        )
         self._read: tuple[Tokenize, Prompt] | None = None
         """The last tokenization: what was asked, and its answer."""
         self._query = ""

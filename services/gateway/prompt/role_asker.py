@@ -16,6 +16,7 @@ from services.gateway.fleet.avoided_instances import AvoidedInstances, backoff_s
 from services.gateway.fleet.breakers import Breakers, life_of
 from services.gateway.fleet.routing import cheapest_instance, leave_out, load_cost
 from services.gateway.fleet.waiting import wait_for_instances
+from services.gateway.regions.regions import AsPreferred, all_alike
 from services.gateway.scope.session_state import is_final
 from shared.bus.bus import GoOn
 from shared.bus.fleet import InstanceView
@@ -41,13 +42,15 @@ class AskTurn:
 class RoleAsker:
     """Asks for one request or call, `request_id` ("" for a call), an instance that failed not again at once.
 
-    `max_asks`: how often a role is asked before the request fails. `turn` spreads equal choices.
+    `max_asks`: how often a role is asked before the request fails. `turn` spreads equal choices; `prefer`
+    says who comes before others.
     """
 
     breakers: Breakers
     request_id: str
     max_asks: int
     turn: int
+    prefer: AsPreferred = all_alike
 
     async def ask_any(
         self,
@@ -103,7 +106,7 @@ class RoleAsker:
     def _choose(self, views: Sequence[InstanceView], avoided: AvoidedInstances, attempt: int) -> InstanceView:
         """The least loaded one; those that breakers or this request shun come behind the others."""
         shunned = self.breakers.shunned(views, self.request_id) | avoided.failed(views)
-        best = leave_out(views, shunned)
+        best = self.prefer(leave_out(views, shunned))
         name = cheapest_instance(best, load_cost, self.turn + attempt)
         return next(view for view in best if view.heartbeat.instance == name)
 

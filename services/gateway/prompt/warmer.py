@@ -168,7 +168,13 @@ class Warmer:
         scope = self._scope
         most_local_tokens = scope.config.local_prefill_tokens
         likely = likely_route(
-            scope.context, scope.request_id, self._model, need, scope.rotation, most_local_tokens
+            scope.context,
+            scope.request_id,
+            self._model,
+            need,
+            scope.rotation,
+            most_local_tokens,
+            self._budget.first_token.remaining_s(),
         )
         why_not = self._why_not(likely, hashes)
         if likely is None or why_not:

@@ -53,6 +53,7 @@ class RequestTimeline:
         self._asked: list[AskedInstance] = []
         self._attempts: list[Attempt] = []
         self._open_attempt: Attempt | None = None
+        self._region = ""
         self.counts: Counter[str] = Counter()
 
     def mark_phase(self, phase: str) -> None:
@@ -71,9 +72,11 @@ class RequestTimeline:
         if len(self._asked) < MAX_ASKED:
             self._asked.append(AskedInstance(role, instance, self._timeline.elapsed_us()))
 
-    def begin_attempt(self, epoch: int, workers: tuple[tuple[str, str], ...]) -> None:
-        """Everything since the last mark was the way to the workers, (role, instance), of a new route."""
+    def begin_attempt(self, epoch: int, workers: tuple[tuple[str, str], ...], region: str = "") -> None:
+        """Everything since the last mark was the way to the workers, (role, instance), of a new route, in
+        another `region` than the gateway's where one is named."""
         self.mark_phase("route")
+        self._region = region
         start_us = self._timeline.marked_us
         self._open_attempt = Attempt(epoch, workers, start_us, start_us)
 
@@ -211,7 +214,11 @@ class RequestTimeline:
         ]
         useful_us = 0 if self._useful_us is None else self._useful_us + self._client_us
         return pb.Timeline(
-            ttft_us=self.ttft_us or 0, total_us=self.total_us, phases=phases, useful_us=useful_us
+            ttft_us=self.ttft_us or 0,
+            total_us=self.total_us,
+            phases=phases,
+            useful_us=useful_us,
+            region=self._region,
         )
 
     def _parts(self, names: tuple[str, ...]) -> list[tuple[str, int]]:

@@ -19,6 +19,7 @@ from services.gateway.fleet.routing import Need, RoutingDecision, kv_groups, ser
 from services.gateway.fleet.sent_load import Load
 from services.gateway.fleet.waiting import POLL_S, wait_for_routed_roles
 from services.gateway.prompt.preparation import PreparedPrompt
+from services.gateway.regions.region_routing import RegionRouting
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import is_final
 from services.gateway.session.route_messages import route_messages
@@ -67,6 +68,7 @@ class Router:
         self._admission_queue = context.admission_queue
         self._agent_sessions = context.agent_sessions
         self._breakers = context.breakers
+        self._regions = context.regions
         self._crash_record = scope.crash_record
         self._meter = scope.meter
         self._thinking = scope.budget.thinking
@@ -114,7 +116,7 @@ class Router:
         self, deadline: Deadline, until: Deadline, attempt: int, asked: Callable[[], None], *, guest: bool
     ) -> Refused | None:
         """One epoch: None when all have taken it, or when it is not needed any more."""
-        best = await self._choose(until, attempt)
+        best = await self._choose(until, attempt, deadline)
         if self._state.finish:
             return None  # the last row of the failed route came while we waited
         route = best.decision
@@ -134,6 +136,8 @@ class Router:
             return refused
         self._state.routed()
         labelled(metrics.ROUTING_DECISIONS, "disaggregated" if route.prefill else "local").inc()
+        if self._regions is not None:
+            self._regions.record_route(route)
         return None
 
     def _wait_s(self, deadline: Deadline) -> float:
@@ -200,7 +204,7 @@ class Router:
         view = self._fleet.get("decode", route.decode)
         return view.heartbeat.worker.layout if view is not None else self._block_names.layout
 
-    async def _choose(self, until: Deadline, attempt: int) -> BestRoute:
+    async def _choose(self, until: Deadline, attempt: int, deadline: Deadline) -> BestRoute:
         """A route on instances that may be tried now; waits for roles that have none."""
         routed = await wait_for_routed_roles(self._usable, until, adapter=self._model.adapter.name)
         views = [view for found in routed.values() for view in found]
@@ -216,6 +220,16 @@ class Router:
             sent_load=self._sent_load,
             most_local_tokens=self._config.local_prefill_tokens,
             rotation=self._rotation + attempt,
+            by_place=self._by_place(deadline),
+        )
+
+    def _by_place(self, deadline: Deadline) -> RegionRouting | None:
+        if self._regions is None:
+            return None
+        return self._regions.routing(
+            self._model,
+            deadline.remaining_s(),
+            may_compute_at_decode=self._config.local_prefill_tokens > 0,
         )
 
     @property
@@ -311,6 +325,7 @@ class Router:
     ) -> None:
         # Noted before it is sent: from then on the instance may hold something.
         self._state.hold_at(role, instance)
+        asked_s = SYSTEM_CLOCK.monotonic_s()
         try:
             answer = await self._request_client.ask_instance(
                 role, instance, message, deadline.shrink(self._config.ask_timeout_s), epoch=self._state.epoch
@@ -329,6 +344,8 @@ class Router:
         if not isinstance(answer, Accepted):
             raise Refused(role, instance, unexpected_answer(answer, role))
         self._sent_load.took(load)
+        if self._regions is not None:
+            self._regions.record_answer(role, instance, SYSTEM_CLOCK.monotonic_s() - asked_s)
         route = self._state.route
         if route is not None and role == route.prompt_role:
             self._state.record_cached(answer.cached_tokens)

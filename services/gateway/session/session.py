@@ -386,7 +386,7 @@ class Session:
         route = self.state.route
         if route is None:
             return
-        self.timeline.begin_attempt(self.state.epoch, route.instances)
+        self.timeline.begin_attempt(self.state.epoch, route.instances, route.region)
         self.warmer.routed(route)
 
     def _begin_replacement(self, trouble: PenstockError) -> bool:

@@ -394,6 +394,7 @@ class SessionRegistry:
             breakers=context.breakers.report(),
             flags=context.flags.digest,
             wanted_models=context.away_models.wanted,
+            regions=() if context.regions is None else context.regions.report(),
         )
         return replace(
             self._heartbeat(),

@@ -162,7 +162,12 @@ class SuccessorSearch:
             if view.heartbeat.instance != own.instance and view.heartbeat.worker.layout == own.worker.layout
         ]
         left = leave_out(views, self._context.breakers.shunned(views, self._scope.request_id))
+        regions = self._context.regions
+        if regions is not None:
+            left = regions.successors(left, leaving, need, stays=bool(relief))
         found = decodes_by_cost(left, loaded, need)
+        if regions is not None:
+            found.sort(key=lambda view: view.heartbeat.region != own.region)
         if not relief:
             return found
         blocks = self._blocks(need)

@@ -62,6 +62,7 @@ def _describe(index: int, ended: EndedRequest, timeline: bool) -> dict[str, Any]
             "ttft_us": end.timeline.ttft_us,
             "total_us": end.timeline.total_us,
             "useful_us": end.timeline.useful_us,
+            "region": end.timeline.region,
             "phases": [
                 {"name": phase.name, "start_us": phase.start_us, "duration_us": phase.duration_us}
                 for phase in end.timeline.phases

@@ -109,7 +109,8 @@ def _error() -> Schema:
 
 def _shared_schemas() -> dict[str, Schema]:
     phase = answer_of({"name": text(), "start_us": _COUNT, "duration_us": _COUNT})
-    timeline = answer_of({"ttft_us": _COUNT, "total_us": _COUNT, "useful_us": _COUNT, "phases": array(phase)})
+    times = {"ttft_us": _COUNT, "total_us": _COUNT, "useful_us": _COUNT}
+    timeline = answer_of({**times, "region": text(), "phases": array(phase)})
     cached = answer_of({"request_id": text(), "age_ms": _COUNT, "similarity": _NUMBER})
     request = answer_of(
         {

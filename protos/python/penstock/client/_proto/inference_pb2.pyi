@@ -609,16 +609,18 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., replacements: _Optional[int] = ..., ngram_draft_tokens: _Optional[int] = ..., accepted_ngram_draft_tokens: _Optional[int] = ..., coalesced_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class Timeline(_message.Message):
-    __slots__ = ("ttft_us", "total_us", "phases", "useful_us")
+    __slots__ = ("ttft_us", "total_us", "phases", "useful_us", "region")
     TTFT_US_FIELD_NUMBER: _ClassVar[int]
     TOTAL_US_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
     USEFUL_US_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
     ttft_us: int
     total_us: int
     phases: _containers.RepeatedCompositeFieldContainer[Phase]
     useful_us: int
-    def __init__(self, ttft_us: _Optional[int] = ..., total_us: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., useful_us: _Optional[int] = ...) -> None: ...
+    region: str
+    def __init__(self, ttft_us: _Optional[int] = ..., total_us: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., useful_us: _Optional[int] = ..., region: _Optional[str] = ...) -> None: ...
 
 class Phase(_message.Message):
     __slots__ = ("name", "start_us", "duration_us")

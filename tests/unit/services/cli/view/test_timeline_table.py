@@ -36,3 +36,11 @@ def test_where_no_bar_fits_there_is_none() -> None:
 def test_the_width_is_what_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "123")
     assert terminal_width() == 123
+
+
+def test_another_region_is_told_behind_the_times() -> None:
+    far = pb.Timeline()
+    far.CopyFrom(TIMELINE)
+    far.region = "us"
+    assert timeline_table(far, 80).endswith("total 10.00 ms, computed in us\n")
+    assert timeline_table(TIMELINE, 80).endswith("total 10.00 ms\n")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from services.gateway.fleet.breaker import FAILURES
 from services.gateway.fleet.breakers import Breakers
 from services.gateway.prompt.role_asker import AGAIN_S, AskTurn, RoleAsker
+from services.gateway.regions.regions import Regions, preference
 from shared.bus.fleet import FleetView, InstanceView
 from shared.deadline import Deadline
 from shared.errors import InternalError, InvalidRequest, NoAnswer, Overloaded, PenstockError, Unavailable
@@ -70,6 +72,15 @@ async def test_of_equals_the_turn_decides() -> None:
     asked = Asked(failing(InvalidRequest("never")))
     got = [await ask(asker(turn=turn), asked, view(0), view(1)) for turn in range(3)]
     assert got == ["tokenizer-0", "tokenizer-1", "tokenizer-0"]
+
+
+async def test_who_is_preferred_is_asked_before_others_with_less_load_and_they_once_it_has_failed() -> None:
+    regions = Regions("eu", "", FleetView())
+    near = InstanceView(heartbeat(ROLE, "tokenizer-near", live=2, region="eu"), last_seen_s=0.0)
+    asked = Asked(failing(NoAnswer("silent"), "tokenizer-near"))
+    preferring = replace(asker(), prefer=preference(regions))
+    assert await ask(preferring, asked, view(0), near) == "tokenizer-0"
+    assert asked.instances == ["tokenizer-near", "tokenizer-0"]
 
 
 async def test_who_trips_a_breaker_is_asked_behind_the_others() -> None:

@@ -169,3 +169,12 @@ def test_the_first_routes_and_the_last_are_kept() -> None:
     timeline.close_timeline()
     assert [attempt.epoch for attempt in timeline.attempts] == [*range(1, MAX_ATTEMPTS), 99]
     assert [attempt.why for attempt in timeline.attempts[-2:]] == ["unavailable", ""]
+
+
+def test_a_timeline_tells_the_other_region_of_the_latest_route_alone() -> None:
+    timeline = RequestTimeline(0, FakeClock())
+    timeline.begin_attempt(1, (("decode", "decode-1"),), "us")
+    assert timeline.to_event().region == "us"
+    timeline.mark_lost("unavailable")
+    timeline.begin_attempt(2, (("decode", "decode-2"),))
+    assert timeline.to_event().region == ""
