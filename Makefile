@@ -117,7 +117,7 @@ protos: setup ## the Python of protos/penstock/v1/inference.proto and protos/ked
 client: setup ## the wheel of the Python client, in protos/python/dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir protos/python/dist ./protos/python
 
-drills: setup ## cancels, deadlines, crashes, overload, fairness, identity, a bus of three, upgrades on real processes: tables, 40 minutes
+drills: setup ## cancels, deadlines, crashes, overload, fairness, identity, a bus of three, regions, upgrades on real processes: tables, 50 minutes
 	PENSTOCK_BEFORE=$(BEFORE) $(BIN)/python -m tests.chaos $(DRILLS)
 
 soak: setup ## random drills on real processes under mixed load, drawn from a seed: MINUTES=30, SEED=1

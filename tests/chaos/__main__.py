@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.chaos.report import DrillReport
 from tests.chaos.world import Models
 
-MOVES = ("nats", "roll", "scale", "versions")
+MOVES = ("nats", "regions", "roll", "scale", "versions")
 DRILLS = ("cancel", "deadline", "crash", "overload", "fairness", "identity", *MOVES)
 
 
