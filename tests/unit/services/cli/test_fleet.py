@@ -175,6 +175,7 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "m",
         "100.0",
         "!",
+        "-",
     ]
 
 
@@ -300,8 +301,8 @@ def test_status_shows_which_gateways_keep_away_from_an_instance() -> None:
         gateway = heartbeat_with(BEAT, role="gateway", instance=f"gateway-{number}", breakers=breakers)
         fleet.observe(gateway, ClockReading(1_000, 1_000), now_s=0.0)
     head, row, *gateways = _shown(fleet.all(), as_json=False).splitlines()
-    assert head.split()[-1] == "breaker"
-    assert row.split()[-2:] == ["open", "(gateway-0)"]
+    assert head.split()[-2:] == ["breaker", "region"]
+    assert row.split()[-3:] == ["open", "(gateway-0)", "-"]
     assert not any("open" in line for line in gateways)
     described, *_ = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert described["breakers"] == {"gateway-0": "open"}
@@ -314,7 +315,7 @@ def test_a_clock_a_second_ahead_is_marked_in_status_whatever_comes_late() -> Non
         received_us = sent_us - 1_000_000 + transit_us
         fleet.observe(sent(sent_us, sent_us), ClockReading(received_us, received_us), now_s=float(number))
     _, row = _shown(fleet.all(), as_json=False).splitlines()
-    assert row.split()[-2:] == ["-999.6", "!"]
+    assert row.split()[-3:] == ["-999.6", "!", "-"]
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["skew_us"], described["skewed"]) == (-999_600, True)
 
