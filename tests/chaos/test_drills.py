@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,13 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Its programs are no forks of the tests: what memory they take is their own, and is to stay flat.
+def stack(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Stack]:
+    """Its programs are no forks of the tests, but for a brief run: a drill looks whether their memory stays flat.
 
     Those are that drills start beside it.
     """
     stack = drill_stack(Models.under(tmp_path_factory.mktemp("drills")))
-    with fresh_programs():
+    with nullcontext() if pytestconfig.getoption("brief") else fresh_programs():
         stack.__enter__()
     try:
         yield stack

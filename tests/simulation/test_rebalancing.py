@@ -87,6 +87,7 @@ def answers_of(
         return fleet.world.run(skewed(fleet, lengths, afterwards), limit_s=LIMIT_S)
 
 
+@pytest.mark.thorough
 def test_streams_leave_a_worker_that_runs_out_of_blocks_before_any_has_to_give_way(model: Path) -> None:
     lengths = [240] * CALLS
     moved, preempted = value(HAND_OVERS, outcome="handed_over"), total(PREEMPTIONS)

@@ -94,6 +94,11 @@ def variants(fields: dict[str, Any]) -> list[dict[str, Any]]:
     return changed
 
 
+@pytest.mark.thorough(
+    but="llama | mistral | ministral3 | qwen2 | qwen3 | qwen2 moe | qwen3 moe | mixtral | gemma2 | "
+    "gemma3 | phi3 | glm4 | glm4 moe | cohere2 | olmo2 | olmo3 | exaone4 | granite | granite 4 | "
+    "smollm3 | gpt-oss | deepseek v2 | deepseek v3"
+)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_field_of_a_family_fails_in_any_other_way(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

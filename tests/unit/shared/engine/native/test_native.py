@@ -82,6 +82,13 @@ def test_bfloat16_stays_within_its_own_rounding(name: str, tmp_path: Path) -> No
     assert sum(ours) <= 1.25 * sum(theirs)
 
 
+@pytest.mark.thorough(
+    but="llama-int8-int8-1 | llama-none-int8-2 | llama-int4-auto-1 | llama-int8-auto-2 | "
+    "llama-int4-int8-2 | gemma2-none-auto-1 | gemma2-int4-int8-2 | gemma2-int8-auto-2 | "
+    "gpt-oss-int4-auto-1 | gpt-oss-none-int8-2 | gpt-oss-int8-int8-1 | qwen3 moe-int8-int8-1 | "
+    "qwen3 moe-none-int8-2 | qwen2 moe-int4-auto-1 | "
+    "glm4 moe, chosen in groups, norms on heads-int8-auto-2"
+)
 @pytest.mark.parametrize(("quantization", "kv_dtype", "threads"), STORED)
 @pytest.mark.parametrize(
     "name",

@@ -32,6 +32,10 @@ def native() -> NativeSampler:
     return sampler
 
 
+@pytest.mark.thorough(
+    but="1-plain | 17-growing | 17-ties | 17-half ruled out | 512-zeros of both signs | 257-peaked | "
+    "5003-plain | 5003-ties | 5003-half ruled out | 32000-growing | 32000-ties | 32000-half ruled out"
+)
 @pytest.mark.parametrize(
     "shape", ["plain", "peaked", "ties", "half ruled out", "zeros of both signs", "growing"]
 )

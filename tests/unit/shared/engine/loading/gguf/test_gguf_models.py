@@ -120,6 +120,11 @@ def prompt(length: int, vocab_size: int = 97, seed: int = 1) -> list[int]:
     return ids
 
 
+@pytest.mark.thorough(
+    but="llama | llama, llama3 rope | phi3 | phi3, longrope beyond its context | qwen2 | qwen3 | "
+    "qwen2 moe | qwen3 moe | mixtral | gemma2 | gemma3 | glm4 | glm4 moe | gpt-oss | olmo2 | olmo3 | "
+    "exaone4 | granite | cohere2 | smollm3 | ministral3"
+)
 def test_logits_equal_those_of_transformers(case: Case) -> None:
     expected = oracle_logits(case.oracle, prompt(90))
     assert expected.std() > 0.5  # large enough that wrong arithmetic shows
