@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Stack]:
-    """Its programs are no forks of the tests, but for a brief run: a drill looks whether their memory stays flat.
+    """Its programs are no forks of the tests, but in a brief run: a drill looks whether their memory is flat.
 
     Those are that drills start beside it.
     """
