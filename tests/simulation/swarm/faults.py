@@ -17,8 +17,8 @@ LIST_OF_FIELDS = 0x99
 """The first byte of each message: msgpack's list of nine."""
 SLOW_STALL_S, SLOW_RUN_S = 0.12, 0.01
 """A slow node gets to its work for so long, again and again, after so long a stall."""
-LEASE_OVER_S = LEASE_S + 2.0
-"""The leases of whoever is gone for so long are over."""
+LEASE_ROOM_S = 2.0
+"""What a lease held is given back within so long of its end, where engines take their usual steps."""
 DRAIN_LIMIT_S = 25.0
 """A drain may take ten seconds for requests and fifteen to close everything."""
 
@@ -64,8 +64,9 @@ class Countdowns:
 
 
 class PlannedFaults:
-    def __init__(self, fleet: SwarmFleet, stalls_s: Callable[[str], float]) -> None:
+    def __init__(self, fleet: SwarmFleet, stalls_s: Callable[[str], float], step_room: float) -> None:
         self._fleet = fleet
+        self._lease_over_s = LEASE_S + LEASE_ROOM_S * step_room
         self._record = fleet.record
         self._nodes = fleet.world.nodes
         self._countdowns = Countdowns(fleet)
@@ -117,10 +118,10 @@ class PlannedFaults:
 
     async def _crash(self, fault: PlannedFault) -> None:
         crashed = await self._before_a_call(fault, lambda: self._end(fault.node))
-        if fault.seconds > LEASE_OVER_S:
-            await asyncio.sleep(LEASE_OVER_S)
+        if fault.seconds > self._lease_over_s:
+            await asyncio.sleep(self._lease_over_s)
             await self._fleet.check_leases(fault.node)
-            await asyncio.sleep(fault.seconds - LEASE_OVER_S)
+            await asyncio.sleep(fault.seconds - self._lease_over_s)
         else:
             await asyncio.sleep(fault.seconds)
         if crashed and self._fleet.is_down(fault.node):

@@ -105,7 +105,7 @@ class _Course:
             self._record.breaks(rule, "world", f"not everybody is ready after {READY_S} s")
 
     async def _be_disturbed(self) -> None:
-        faults = PlannedFaults(self._fleet, self._plan.stalls_s)
+        faults = PlannedFaults(self._fleet, self._plan.stalls_s, self._plan.step_room)
         parts: list[Coroutine[Any, Any, Any]] = [faults.happen(fault) for fault in self._plan.faults]
         parts += [self._live(call) for call in self._plan.calls]
         await asyncio.gather(*parts)
