@@ -31,8 +31,8 @@ def _free_listener(host: str) -> socket.socket:
     ports = range(FIRST_PORT, _first_outgoing_port())
     for _ in range(TRIES if ports else 0):
         with suppress(InvalidRequest):
-            return _listener(host, secrets.choice(ports))
-    return _listener(host, 0)
+            return _listener(host, secrets.choice(ports), listens=True)
+    return _listener(host, 0, listens=True)
 
 
 def _first_outgoing_port() -> int:
@@ -65,13 +65,17 @@ def hold_port(host: str, port: int, option: str) -> socket.socket:
     return name
 
 
-def _listener(host: str, port: int, option: str = "--grpc-port") -> socket.socket:
+def _listener(host: str, port: int, option: str = "--grpc-port", *, listens: bool = False) -> socket.socket:
+    """Return a socket that is bound to the port. Nobody else can be bound to it if it `listens`. Raises
+    InvalidRequest where the port cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         # The servers do the same: a port whose last connections are closing is free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        if listens:
+            listener.listen()
     except OSError as error:
         listener.close()
         raise InvalidRequest(

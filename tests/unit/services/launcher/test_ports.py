@@ -6,10 +6,20 @@ import socket
 
 import pytest
 
+from services.launcher import ports
 from services.launcher.ports import check_free, free_ports, hold_port
 from shared.errors import InvalidRequest
 
 HOST = "127.0.0.1"
+
+
+def test_ports_that_are_chosen_together_are_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few ports one is drawn twice at nearly every choice."""
+    (first,) = free_ports(HOST, 1)
+    monkeypatch.setattr(ports, "FIRST_PORT", first)
+    monkeypatch.setattr(ports, "_first_outgoing_port", lambda: first + 8)
+    for _ in range(20):
+        assert len({*free_ports(HOST, 6)}) == 6
 
 
 def test_a_held_port_is_refused_to_another_stack_until_it_is_given_back() -> None:
