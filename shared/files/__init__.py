@@ -4,6 +4,7 @@ atomic_write    files that are whole or absent
 private_folder  nobody but their owner looks into them
 folder_lock     one writer at a time
 file_signature  whether a file has changed
+bounded_file    one that a user names, no larger than it may be
 api_key_file    API keys: hashes, tenants, limits
 rotated_log     the log of a stack, as it is written
 log_reader      the same, as it is read

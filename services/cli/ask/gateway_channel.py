@@ -11,6 +11,7 @@ import grpc
 from services.cli.ask.generate_call import OpenGateway
 from services.cli.stack_file import add_state_dir, chosen_state_dir, stack_address
 from shared.errors import InvalidRequest
+from shared.files.bounded_file import read_bounded
 
 ADDRESS_VARIABLE = "PENSTOCK_GRPC"
 KEY_VARIABLE = "PENSTOCK_API_KEY"
@@ -101,11 +102,4 @@ def call_metadata(args: argparse.Namespace) -> tuple[tuple[str, str], ...]:
 
 
 def _file(name: str) -> bytes:
-    try:
-        with Path(name).open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"{name} cannot be read ({error.strerror})") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise InvalidRequest(f"{name} is larger than {MAX_FILE_BYTES} bytes")
-    return data
+    return read_bounded(Path(name), MAX_FILE_BYTES, name)

@@ -10,6 +10,7 @@ from typing import Any
 
 from services.cli.capacity.prediction import Prediction
 from shared.errors import InvalidRequest
+from shared.files.bounded_file import read_bounded
 
 MAX_MEASURED_BYTES = 256 << 20
 """The largest file of a measured load."""
@@ -104,13 +105,7 @@ class MeasuredFile:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_MEASURED_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"the measured load {path} cannot be read ({error.strerror})") from error
-    if len(data) > MAX_MEASURED_BYTES:
-        raise InvalidRequest(f"the measured load {path} is larger than {MAX_MEASURED_BYTES} bytes")
+    data = read_bounded(path, MAX_MEASURED_BYTES, f"the measured load {path}")
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:

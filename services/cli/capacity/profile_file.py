@@ -19,6 +19,7 @@ from services.cli.capacity.profile import (
 )
 from services.cli.capacity.step_curve import StepCurve
 from shared.errors import InvalidRequest
+from shared.files.bounded_file import read_bounded
 
 MAX_PROFILE_BYTES = 1 << 16
 """The largest file of a profile."""
@@ -120,13 +121,7 @@ def checked_profile(path: str, given: dict[str, Any]) -> DeploymentProfile:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_PROFILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"the profile {path} cannot be read ({error.strerror}); name another") from error
-    if len(data) > MAX_PROFILE_BYTES:
-        raise InvalidRequest(f"the profile {path} is larger than {MAX_PROFILE_BYTES} bytes; name another")
+    data = read_bounded(path, MAX_PROFILE_BYTES, f"the profile {path}", "; name another")
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
         text = data.decode()

@@ -12,6 +12,7 @@ from typing import Any
 from services.cli.bench.report.service_level import FORMS, ServiceLevel
 from services.cli.capacity.prediction import NOT_PREDICTED
 from shared.errors import InvalidRequest
+from shared.files.bounded_file import read_bounded
 from shared.files.scale_file import MAX_INSTANCES
 
 MAX_SETTINGS_BYTES = 1 << 16
@@ -70,13 +71,7 @@ class PlannerSettings:
 
 def read_planner_settings(path: Path) -> PlannerSettings:
     """Read the table `[planner]`. Raises InvalidRequest, which names the field."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SETTINGS_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read ({error.strerror}); name another file") from error
-    if len(data) > MAX_SETTINGS_BYTES:
-        raise InvalidRequest(f"{path} is larger than {MAX_SETTINGS_BYTES} bytes; name another file")
+    data = read_bounded(path, MAX_SETTINGS_BYTES, str(path), "; name another file")
     try:
         given = tomllib.loads(data.decode()).get(TABLE)
     except (ValueError, RecursionError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import InvalidRequest
+from shared.files.bounded_file import read_bounded
 
 MAX_QUESTIONS_BYTES = 16 << 20
 """The largest file of questions."""
@@ -32,13 +33,7 @@ class AcceptedQuestion:
 
 def read_questions(path: Path) -> list[AcceptedQuestion]:
     """Raises InvalidRequest that names the file and the line."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_QUESTIONS_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"the questions {path} cannot be read ({error.strerror})") from error
-    if len(data) > MAX_QUESTIONS_BYTES:
-        raise InvalidRequest(f"{path} is larger than {MAX_QUESTIONS_BYTES} bytes: give a part of it")
+    data = read_bounded(path, MAX_QUESTIONS_BYTES, f"the file of questions {path}", "; give another one")
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
