@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its warnings would stand between the words of the answer
 import grpc
@@ -70,17 +71,11 @@ def _show_call(
 ) -> tuple[pb.Terminal, float | None]:
     """Show one call; return how it ended, and how long to wait before another gateway goes on, None: nobody
     does."""
-    resumes = isinstance(message, pb.ResumeRequest)
     request = message.request if isinstance(message, pb.ResumeRequest) else message
     timeout_s = request.deadline_ms / 1e3 + BACKSTOP_S if request.HasField("deadline_ms") else None
-    start = gateway.channel.unary_stream(
-        SERVICE + ("Resume" if resumes else "Generate"),
-        request_serializer=type(message).SerializeToString,
-        response_deserializer=pb.GenerateEvent.FromString,
-    )
     terminal: pb.Terminal | None = None
     with interrupt_at_end() as interrupt:
-        call = start(message, timeout=timeout_s, metadata=gateway.metadata)
+        call = start_call(gateway, message, timeout_s)
         interrupt.stops(call.cancel)
         try:
             for event in call:
@@ -94,11 +89,23 @@ def _show_call(
             # After a terminal event the status only repeats it.
             return terminal or terminal_of(error, gateway.address), wait_s
         except (KeyboardInterrupt, BrokenPipeError):
-            call.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it without types
+            call.cancel()
             raise
     if terminal is None:
         terminal = _failed("protocol", "the call ended without a terminal event; is that a Penstock gateway?")
     return terminal, None
+
+
+def start_call(
+    gateway: OpenGateway, message: pb.GenerateRequest | pb.ResumeRequest, timeout_s: float | None
+) -> Any:
+    """Return a call of gRPC, whose events are iterated over."""
+    start = gateway.channel.unary_stream(
+        SERVICE + ("Resume" if isinstance(message, pb.ResumeRequest) else "Generate"),
+        request_serializer=type(message).SerializeToString,
+        response_deserializer=pb.GenerateEvent.FromString,
+    )
+    return start(message, timeout=timeout_s, metadata=gateway.metadata)
 
 
 def interrupted_terminal() -> pb.Terminal:

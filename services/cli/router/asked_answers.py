@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.cli.ask.generate_call import SERVICE, OpenGateway, terminal_of
+from services.cli.ask.generate_call import OpenGateway, start_call, terminal_of
 from services.cli.router.accepted_questions import AcceptedQuestion
 from services.cli.router.cascade_curve import JudgedAnswer, JudgedPair
 from services.cli.view.answer_output import sentence
@@ -46,14 +46,9 @@ def _ask(
     asked.fallback.SetInParent()  # allowed: false
     asked.cache.mode = pb.CACHE_MODE_OFF
     asked.sampling.logprobs = 0
-    start = gateway.channel.unary_stream(
-        SERVICE + "Generate",
-        request_serializer=pb.GenerateRequest.SerializeToString,
-        response_deserializer=pb.GenerateEvent.FromString,
-    )
     began_s, parts, logprobs, end = time.monotonic(), [], [], pb.Terminal()
     try:
-        for event in start(asked, timeout=asked.deadline_ms / 1e3, metadata=gateway.metadata):
+        for event in start_call(gateway, asked, asked.deadline_ms / 1e3):
             if event.HasField("text"):
                 parts.append(event.text.text)
                 logprobs += [each.logprob for each in event.text.logprobs]
