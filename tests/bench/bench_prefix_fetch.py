@@ -24,7 +24,7 @@ from tests.support.percentile import percentile
 from tests.support.stack import Stack, value_of
 
 WAYS = {"fetched": "4", "never fetched": "0"}
-"""What `prefix_fetches` is in either stack."""
+"""Values of `prefix_fetches` in either stack."""
 FETCHED = "penstock_prefix_fetched_tokens_total"
 QUESTION_TOKENS = 20
 BUSY_FOR_S = 0.3

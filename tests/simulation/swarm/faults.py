@@ -18,7 +18,7 @@ LIST_OF_FIELDS = 0x99
 SLOW_STALL_S, SLOW_RUN_S = 0.12, 0.01
 """A slow node gets to its work for so long, again and again, after so long a stall."""
 LEASE_ROOM_S = 2.0
-"""What a lease held is given back within so long of its end, where engines take their usual steps."""
+"""A lease is over, and its blocks are back, so long after its end, where engines take their usual steps."""
 DRAIN_LIMIT_S = 25.0
 """A drain may take ten seconds for requests and fifteen to close everything."""
 

@@ -1,4 +1,4 @@
-"""What a cascade gives and costs by its threshold."""
+"""A threshold decides how many answers of a cascade are right, and what they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a cascade, and the rule that it advises."""
+"""The words on a cascade name its points, its confidence and the rule to write."""
 
 from __future__ import annotations
 

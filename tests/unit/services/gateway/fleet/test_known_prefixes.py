@@ -1,4 +1,4 @@
-"""What every prefill worker has of a prompt, who lends it more, and what computing the prompt costs there."""
+"""A placement knows what each prefill worker has of a prompt, who lends it more, and what the rest costs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_nobody_lends_to_the_one_that_has_most_nor_a_prompt_that_is_computed_who
 
 
 def test_one_that_lends_nothing_is_looked_at_for_itself() -> None:
-    """Whoever is shunned is not among those that lend, and may be chosen where nobody else is left."""
+    """A worker that is shunned is not among those that lend, and may be chosen where nobody else is left."""
     assert KnownPrefixes([view(1, 40)], NEED).at(view(0, 30)).blocks == 30
 
 

@@ -1,4 +1,4 @@
-"""Who is near and has room is asked first."""
+"""An instance that is near and has room is asked first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway knows of regions: from heartbeats, from answers, from its own routes."""
+"""A gateway knows regions from heartbeats, from answers, and from its own routes."""
 
 from __future__ import annotations
 
