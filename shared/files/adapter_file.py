@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from shared.errors import InvalidRequest, NotFound
 from shared.files.api_key_file import is_tenant_name
 from shared.files.atomic_write import write_file
+from shared.files.bounded_file import read_bounded_text
 from shared.files.folder_lock import locked_folder
 from shared.seams.clock import SYSTEM_CLOCK
 
@@ -88,18 +89,9 @@ def adapter_name_problem(name: str) -> str:
 
 def read_adapter_file(file: Path, *, may_be_missing: bool = True) -> tuple[AdapterEntry, ...]:
     """Read all entries, in their order; none where there is no such file yet. Raises InvalidRequest."""
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_ADAPTER_FILE_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        if may_be_missing and isinstance(error, FileNotFoundError):
-            return ()
-        raise InvalidRequest(f"the adapter file {file} cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"the adapter file {file} is not UTF-8 text") from error
-    if len(data) > MAX_ADAPTER_FILE_BYTES:
-        raise InvalidRequest(f"the adapter file {file} is larger than {MAX_ADAPTER_FILE_BYTES} bytes")
+    if may_be_missing and not file.exists():
+        return ()
+    text = read_bounded_text(file, MAX_ADAPTER_FILE_BYTES, f"the adapter file {file}")
     return parse_adapters(text, file)
 
 

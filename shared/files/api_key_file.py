@@ -28,6 +28,7 @@ from typing import Any
 
 from shared.cache_modes import CACHE_MODES
 from shared.errors import InvalidRequest
+from shared.files.bounded_file import read_bounded_text
 
 MAX_FILE_BYTES = 4 << 20
 """The longest file of API keys."""
@@ -97,21 +98,9 @@ def hash_api_key(key: str) -> str:
 
 
 def read_key_file(path: Path) -> str:
-    """The text of the file. Raises InvalidRequest when there is none that could be one."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        raise InvalidRequest(
-            f"the API keys {path} cannot be read ({error.strerror}); "
-            "`penstock keys new --tenant NAME --file FILE` makes such a file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"the API keys {path} are not UTF-8 text") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise InvalidRequest(f"the API keys {path} are larger than {MAX_FILE_BYTES} bytes")
-    return text
+    """Return the text of the file. Raises InvalidRequest when there is none that could be one."""
+    advice = "; `penstock keys new --tenant NAME --file FILE` makes such a file"
+    return read_bounded_text(path, MAX_FILE_BYTES, f"the file of API keys {path}", advice)
 
 
 def parse_api_keys(text: str, source: object) -> tuple[ApiKey, ...]:

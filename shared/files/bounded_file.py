@@ -21,3 +21,12 @@ def read_bounded(path: Path, max_bytes: int, named: str, advice: str = "") -> by
     if len(data) > max_bytes:
         raise InvalidRequest(f"{named} is larger than {max_bytes} bytes{advice}")
     return data
+
+
+def read_bounded_text(path: Path, max_bytes: int, named: str, advice: str = "") -> str:
+    """Return the text of such a file. Raises InvalidRequest likewise, and where it is not UTF-8."""
+    data = read_bounded(path, max_bytes, named, advice)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{named} is not UTF-8 text{advice}") from error

@@ -18,6 +18,7 @@ from typing import Any
 
 from shared.errors import InvalidRequest
 from shared.files.atomic_write import write_file
+from shared.files.bounded_file import read_bounded
 
 MAX_HEAD_BYTES = 1 << 20
 """The longest file of a classifier: one has a few kilobytes."""
@@ -56,15 +57,8 @@ def write_difficulty_head(path: Path, head: DifficultyHead) -> None:
 
 def read_difficulty_head(path: Path) -> DifficultyHead:
     """Raises InvalidRequest for a file that is none of `penstock router train`."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_HEAD_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(
-            f"the classifier {path} cannot be read ({error.strerror}): `penstock router train` makes one"
-        ) from error
-    if len(data) > MAX_HEAD_BYTES:
-        raise InvalidRequest(f"the classifier {path} is larger than {MAX_HEAD_BYTES} bytes")
+    advice = ": `penstock router train` makes one"
+    data = read_bounded(path, MAX_HEAD_BYTES, f"the classifier {path}", advice)
     try:
         return _parsed(data)
     except (ValueError, KeyError, TypeError, RecursionError) as error:

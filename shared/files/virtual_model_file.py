@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import InvalidRequest
+from shared.files.bounded_file import read_bounded_text
 from shared.files.virtual_model import (
     ALWAYS,
     FORMATS,
@@ -76,16 +77,7 @@ _OF_RULE = ("name", "to", "fallback", "cascade", *_CONDITIONS)
 
 def load_virtual_models(path: Path) -> tuple[VirtualModel, ...]:
     """Read the file. Raises InvalidRequest with what is wrong, where, and what to do."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        raise InvalidRequest(f"the virtual models {path} cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"the virtual models {path} are not UTF-8 text") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise InvalidRequest(f"the virtual models {path} are larger than {MAX_FILE_BYTES} bytes")
+    text = read_bounded_text(path, MAX_FILE_BYTES, f"the file of virtual models {path}")
     return parse_virtual_models(text, path)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from shared.flags.flag_match import is_for
 from shared.flags.guard import FAILED_OUTCOMES
 from shared.messages import FlagChange, FlagTraffic, FlagTrafficRow
+from shared.telemetry.percentile import percentile
 
 LOOK_BACK_S = 300
 """The last minutes that are looked at."""
@@ -68,14 +69,10 @@ def _load(tenant: str, rows: Sequence[tuple[float, FlagTrafficRow]]) -> TenantLo
     return TenantLoad(
         tenant or NOBODY,
         sum(per_minute for per_minute, _ in rows),
-        _percentile(ttfts, 0.5),
-        _percentile(ttfts, 0.99),
+        percentile(ttfts, 0.5, 0.0),
+        percentile(ttfts, 0.99, 0.0),
         sum(row.outcome in FAILED_OUTCOMES for _, row in rows),
     )
-
-
-def _percentile(ascending: Sequence[float], share: float) -> float:
-    return ascending[min(len(ascending) - 1, int(share * len(ascending)))] if ascending else 0.0
 
 
 def _meets(one: FlagChange, other: FlagChange) -> bool:

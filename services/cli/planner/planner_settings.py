@@ -12,7 +12,7 @@ from typing import Any
 from services.cli.bench.report.service_level import FORMS, ServiceLevel
 from services.cli.capacity.prediction import NOT_PREDICTED
 from shared.errors import InvalidRequest
-from shared.files.bounded_file import read_bounded
+from shared.files.bounded_file import read_bounded_text
 from shared.files.scale_file import MAX_INSTANCES
 
 MAX_SETTINGS_BYTES = 1 << 16
@@ -71,9 +71,9 @@ class PlannerSettings:
 
 def read_planner_settings(path: Path) -> PlannerSettings:
     """Read the table `[planner]`. Raises InvalidRequest, which names the field."""
-    data = read_bounded(path, MAX_SETTINGS_BYTES, str(path), "; name another file")
+    text = read_bounded_text(path, MAX_SETTINGS_BYTES, str(path), "; name another file")
     try:
-        given = tomllib.loads(data.decode()).get(TABLE)
+        given = tomllib.loads(text).get(TABLE)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path} is no TOML ({error})") from error
     if not isinstance(given, dict):

@@ -12,6 +12,7 @@ from services.gateway.tracing.usage_ledger import usage_of
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import AttemptAccount, PhaseAccount, RequestAccount
 from shared.telemetry.metrics import prompt_bucket
+from shared.telemetry.percentile import percentile
 
 MAX_ENDED_REQUESTS = 1024
 """The most requests whose records a gateway keeps, about 3 KB each; of more the oldest is forgotten."""
@@ -103,8 +104,8 @@ def _phase_accounts(record: RequestRecord, others: Sequence[RequestRecord]) -> I
             compared_us=_comparable_us(record)[name],
             per_token=name in PER_TOKEN_PHASES,
             samples=len(samples),
-            p50_us=_percentile(samples, 0.5),
-            p95_us=_percentile(samples, 0.95),
+            p50_us=percentile(samples, 0.5, 0),
+            p95_us=percentile(samples, 0.95, 0),
         )
 
 
@@ -132,8 +133,3 @@ def _comparable_us(record: RequestRecord) -> dict[str, int]:
     """Return its phases as they are compared: some by the token."""
     tokens = max(1, record.output_tokens - 1)
     return {name: us // tokens if name in PER_TOKEN_PHASES else us for name, us in _sums(record).items()}
-
-
-def _percentile(ordered: Sequence[int], share: float) -> int:
-    """Return the nearest-rank percentile, 0 of nothing."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0

@@ -10,6 +10,7 @@ from typing import Self
 
 from services.cli.bench.run.call_record import CallRecord
 from shared.errors import InvalidRequest
+from shared.files.bounded_file import read_bounded_text
 from shared.messages import UsageRow
 
 HOUR_S = 3600
@@ -58,16 +59,11 @@ class Prices:
     @classmethod
     def of(cls, path: Path) -> Self:
         """Raises InvalidRequest, which names the field."""
+        text = read_bounded_text(path, MAX_PRICES_BYTES, f"the price file {path}")
         try:
-            with path.open("rb") as file:
-                data = file.read(MAX_PRICES_BYTES + 1)
-            if len(data) > MAX_PRICES_BYTES:
-                raise InvalidRequest(f"the prices {path} are larger than {MAX_PRICES_BYTES} bytes")
-            read = tomllib.loads(data.decode())
-        except OSError as error:
-            raise InvalidRequest(f"the prices {path} cannot be read ({error.strerror})") from error
+            read = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(f"the prices {path} are no TOML ({error})") from error
+            raise InvalidRequest(f"the price file {path} is no TOML ({error})") from error
         for name, value in read.items():
             if name == "currency":
                 if not isinstance(value, str):

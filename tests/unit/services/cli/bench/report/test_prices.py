@@ -40,8 +40,8 @@ def test_tokens_and_hours_are_paid_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x", "are no TOML"),
-        ("a = " + "[" * 10_000, "are no TOML"),
+        ("x", "is no TOML"),
+        ("a = " + "[" * 10_000, "is no TOML"),
         ("", "has no price"),
         ("output_per_million = 0", "has no price"),
         ("output = 1", "there is no price 'output'; there are input_per_million"),
