@@ -146,7 +146,9 @@ class DiskTier:
             _discard(entry)
 
     def close(self) -> None:
+        """Give everything up, and wait for what is written or read just now."""
         self._end()
+        self._thread.shutdown()
 
     def _read(self, entry: _Entry) -> Future[_Read]:
         if entry.reading is None:
@@ -246,7 +248,12 @@ def _close_file(writing: Future[_Written]) -> None:
 
 
 def _end(entries: dict[str, _Entry], thread: Executor) -> None:
+    """Close the files that nobody works on, and let the thread end when it has done what it was given.
+
+    It does not wait: the garbage collector calls it in any thread, perhaps one that begins or ends just now and
+    has the lock that joining another would want.
+    """
     for entry in entries.values():
         _discard(entry)
     entries.clear()
-    thread.shutdown()
+    thread.shutdown(wait=False)

@@ -97,6 +97,25 @@ def test_every_file_is_closed(tmp_path: Path, how: str) -> None:
     assert open_files() == before
 
 
+def test_a_store_that_is_collected_waits_for_nobody_as_that_may_be_in_any_thread(tmp_path: Path) -> None:
+    store, release = both_tiers(tmp_path), Event()
+    assert store._disk is not None
+    busy = store._disk._thread.submit(release.wait, WAIT_S)
+    del store
+    try:
+        assert not busy.done()
+    finally:
+        release.set()
+
+
+def test_a_store_that_is_closed_has_waited_for_its_disk(tmp_path: Path) -> None:
+    store = both_tiers(tmp_path)
+    assert store._disk is not None
+    busy = store._disk._thread.submit(Event().wait, 0.05)
+    store.close()
+    assert busy.done()
+
+
 @pytest.mark.parametrize("damage", ["flip", "truncate"])
 def test_kv_that_comes_back_changed_is_lost_and_counted(tmp_path: Path, damage: str) -> None:
     store = both_tiers(tmp_path)
