@@ -65,6 +65,12 @@ class DecodeConfig(EngineServiceConfig):
         minimum=-1,
         maximum=MAX_DRAFT_TOKENS,
     )
+    ngram_scopes: int = field_of(
+        32,
+        help="tenants and cache salts whose latest answers are drafted from, too, 208 KB each; 0 = none",
+        minimum=0,
+        maximum=4096,
+    )
 
     default_sampling: tuple[str, ...] = field_of(
         (),
@@ -81,4 +87,5 @@ class DecodeConfig(EngineServiceConfig):
             max_step_ratio=self.max_step_ratio,
             ngram_tokens=self.ngram_tokens,
             ngram_batch_tokens=self.draft_batch_tokens,
+            ngram_scopes=self.ngram_scopes,
         )

@@ -232,6 +232,7 @@ def _admit(engine: Engine, job: DecodeJob) -> AdmitResult | PenstockError:
             deadline_us=round(job.deadline.at_s * 1e6),
             inter_token_us=job.inter_token_us,
             stay_s=job.stay_s,
+            answer_scope=job.answer_scope,
         )
     except PenstockError as error:
         return error
@@ -248,6 +249,7 @@ def _attach(engine: Engine, job: DecodeJob) -> PenstockError | None:
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
             inter_token_us=job.inter_token_us,
+            answer_scope=job.answer_scope,
         )
     except PenstockError as error:
         return error

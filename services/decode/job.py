@@ -12,7 +12,13 @@ from shared.errors import DeadlineExpired, ProtocolError
 from shared.kv.limits import SPARE_TOKENS
 from shared.messages import NO_ADAPTER, AdapterId, Envelope, Reserve
 from shared.worker.job import Job, JobPhase, checked_deadline
-from shared.worker.wire import checked_share, checked_stay_s, engine_priority, read_sequence
+from shared.worker.wire import (
+    checked_answer_scope,
+    checked_share,
+    checked_stay_s,
+    engine_priority,
+    read_sequence,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +50,7 @@ class DecodeJob(Job):
     resumable: bool = False
     output_ids: list[int] = field(default_factory=list)
     adapter_id: AdapterId = NO_ADAPTER
+    answer_scope: str = ""  # for whose requests its answer is kept to draft from; "": nobody
     answered: bool = False  # its gateway knows that it is taken
     admitting: bool = False  # the engine was asked for its blocks or its place, and has not answered
     arrived_s: float = 0.0
@@ -170,6 +177,7 @@ def read_job(
         guest=reserve.guest,
         resumable=reserve.resumable,
         adapter_id=reserve.adapter,
+        answer_scope=checked_answer_scope(reserve.answer_scope),
         inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,
         thinking=thinking if spec.params.thinking is not None else None,
     )

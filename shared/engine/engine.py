@@ -126,6 +126,7 @@ class Engine(Outlet):
             max_step_ratio=config.max_step_ratio,
             ngram_tokens=config.ngram_tokens,
             ngram_batch_tokens=config.ngram_batch_tokens,
+            ngram_scopes=config.ngram_scopes if config.ngram_tokens else 0,
             now_us=now_us,
         )
         sampler = Sampler(self.model_config.vocab_size)

@@ -30,6 +30,7 @@ _AT_LEAST_ZERO = (
     "weight_cache_mb",
     "max_adapters",
     "ngram_batch_tokens",
+    "ngram_scopes",
     "guest_sequences",
 )
 
@@ -59,7 +60,8 @@ class EngineConfig:
     max_adapters: how many LoRA adapters may be loaded at once. max_adapter_rank: of a module of one.
     ngram_tokens: most tokens that a step drafts for a sequence from its own text, where nobody else has and
     as far as that pays; 0: none, -1: 8 where a row's logits do not depend on the rows beside it, else none.
-    ngram_batch_tokens: for all sequences.
+    ngram_batch_tokens: for all sequences. ngram_scopes: of how many scopes of answers the latest ones are
+    looked up like it, 208 KB each; 0: of none.
     guest_sequences: how many may be held beyond max_sequences; no step decodes more than max_sequences, and
     the others rest meanwhile.
     """
@@ -92,6 +94,7 @@ class EngineConfig:
     max_adapter_rank: int = 64
     ngram_tokens: int = 0
     ngram_batch_tokens: int = 32
+    ngram_scopes: int = 0
     guest_sequences: int = 0
 
     def validate(self) -> None:

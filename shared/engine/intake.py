@@ -61,6 +61,7 @@ class Intake:
         deadline_us: int | None = None,
         inter_token_us: float = math.inf,
         stay_s: float = 0.0,
+        answer_scope: str = "",
     ) -> AdmitResult:
         """Take in a sequence whose KV is computed here; its cached prefix is not computed again, unless
         `params.prompt_logprobs` are wanted.
@@ -74,7 +75,8 @@ class Intake:
         `share` has had here, then by `priority` 0 (high) to 2 (low), then `deadline_us` of time.monotonic.
         Prompts beside it leave steps so short that its tokens come within `inter_token_us` of each other.
         When it has gone its KV stays for `stay_s` in the prefix cache before that of others, below 0 after
-        it. Raises Overloaded, InvalidRequest or DeadlineExpired (the prompt cannot be computed by then),
+        it. Its answer is kept to draft from for sequences of the same `answer_scope`, and theirs for it; "":
+        of none. Raises Overloaded, InvalidRequest or DeadlineExpired (the prompt cannot be computed by then),
         changing nothing; nothing ends later.
         """
         if stop_after is not None and stop_after < 1:
@@ -93,6 +95,7 @@ class Intake:
             num_tokens = min(sequence.hold_len, sequence.end_len) - 1  # the last token drawn needs no KV
         sequence.on_layer = on_layer
         sequence.share, sequence.stay_s, sequence.inter_token_us = share, stay_s, inter_token_us
+        sequence.answer_scope = answer_scope
         self._scheduler.check_room(key, priority, share)
         self._scheduler.check_time(sequence, deadline_us)
         self._allocation.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
@@ -131,12 +134,13 @@ class Intake:
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
         inter_token_us: float = math.inf,
+        answer_scope: str = "",
     ) -> None:
         """KV of `token_ids[:-1]` is now complete in the blocks reserved for `key`: it joins the batch.
 
-        `adapter`, with which that KV was computed, `priority`, `deadline_us` and `inter_token_us` as in
-        `admit`; the share is that of the reservation. Raises InvalidRequest when nothing is reserved or the
-        reservation is too small; it then stays.
+        `adapter`, with which that KV was computed, `priority`, `deadline_us`, `inter_token_us` and
+        `answer_scope` as in `admit`; the share is that of the reservation. Raises InvalidRequest when nothing
+        is reserved or the reservation is too small; it then stays.
         """
         check_priority(priority)
         reserved = self._scheduler.sequences.get(key)
@@ -157,7 +161,7 @@ class Intake:
             )
         sequence.adapter = packed_of(self._adapters.find(adapter))
         sequence.share, sequence.stay_s = reserved.share, reserved.stay_s
-        sequence.inter_token_us = inter_token_us
+        sequence.inter_token_us, sequence.answer_scope = inter_token_us, answer_scope
         sequence.tables = reserved.tables
         sequence.num_computed = num_filled
         sequence.num_scored = prompt_len  # by whoever computed the prompt

@@ -62,6 +62,7 @@ class LiveSequence:
     end_ids: frozenset[int] = frozenset()
     on_layer: Callable[[int, int, int], None] | None = None
     share: TenantShare = OPEN_SHARE
+    answer_scope: str = ""  # for whose sequences its answer is kept to draft from; "": nobody's
     stay_s: float = 0.0  # its KV is kept so long for whoever goes on from it; below 0: for nobody
     num_charged: int = 0  # tokens that its tenant was charged for computing, or need not be
     priority: int = 1  # 0 high, 1 normal, 2 low

@@ -14,6 +14,7 @@ MAX_TENANT_CHARS = 64
 """The longest name of a tenant that a share may carry: a worker keeps it."""
 
 _TENANT = b"penstock tenant"
+_ANSWERS = b"penstock answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,5 +54,17 @@ def tenant_digest(tenant: str, fleet_key: str) -> str:
     """
     if not tenant:
         return ""
+    return _digest(tenant, fleet_key, _TENANT)
+
+
+def answer_scope(cache_scope: str, fleet_key: str) -> str:
+    """Name for workers those among whom a request's KV is shared: to others its answer is of no use either.
+
+    It is a name for everybody at an open edge, too. Keyed as `tenant_digest` is.
+    """
+    return _digest(cache_scope, fleet_key, _ANSWERS)
+
+
+def _digest(text: str, fleet_key: str, person: bytes) -> str:
     key = fleet_key_bytes(fleet_key)
-    return blake2b(tenant.encode(), digest_size=TENANT_DIGEST_BYTES, key=key, person=_TENANT).hexdigest()
+    return blake2b(text.encode(), digest_size=TENANT_DIGEST_BYTES, key=key, person=person).hexdigest()

@@ -49,7 +49,8 @@ class Reserve:
     another, and may have a place beyond the ordinary ones. `resumable`: another gateway may take the stream
     over (`TakeOver`). `stay_ms`: when it has ended its KV stays so long before that of others, as its next
     prompt is expected to go on from it; 0: as any, below 0: no prompt will. `thinking_us`: when its model's
-    thinking is closed, on the clock of `deadline_us` of the envelope; 0: never.
+    thinking is closed, on the clock of `deadline_us` of the envelope; 0: never. `answer_scope`: a name of
+    those among whom its KV is shared, for whose requests its answer is kept to draft from; "": nobody.
 
     Where another decode worker hands the request over, KV comes from that one, which `prefill` names then,
     in its life `predecessor_incarnation` (0: from a prefill worker): it has computed all but the last of
@@ -74,6 +75,7 @@ class Reserve:
     predecessor_incarnation: int = 0
     stay_ms: int = 0
     thinking_us: int = 0
+    answer_scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)

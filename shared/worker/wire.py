@@ -10,7 +10,7 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import LOWEST_PRIORITY, NORMAL_PRIORITY
 from shared.errors import ContextExceeded, InvalidRequest
-from shared.fairness.share import TenantShare
+from shared.fairness.share import MAX_TENANT_CHARS, TenantShare
 from shared.messages import Mark, Tokens, unpack_hashes, unpack_ids
 from shared.sampling.parameters import SamplingParams
 
@@ -37,6 +37,13 @@ def checked_share(share: TenantShare) -> TenantShare:
     """The share of a route. Raises InvalidRequest for one that no gateway would send."""
     share.check()
     return share
+
+
+def checked_answer_scope(scope: str) -> str:
+    """The name of those who share an answer. Raises InvalidRequest for a longer one than a gateway sends."""
+    if len(scope) > MAX_TENANT_CHARS:
+        raise InvalidRequest(f"answer_scope has {len(scope)} characters; send at most {MAX_TENANT_CHARS}")
+    return scope
 
 
 def checked_stay_s(stay_ms: int) -> float:

@@ -1,12 +1,15 @@
-"""What drafting from a request's own text brings: tokens per step and second, without and with it in turns.
+"""What drafting from a request's own text and from earlier answers brings: tokens per step and second,
+without, with the one and with both in turns.
 
     python -m tests.bench.bench_ngram --model DIR|FILE [--batch 1,8] [--temperature T] [--prompts N]
+                                      [--again T]
 
 In process, decode steps alone: chats (first turns of MT-bench), code (HumanEval) and questions about passages
 of the documentation, as a stack's retriever finds them; `random` ids at temperature 1, where nothing is to be
-found, for any model. Answers end where the model ends them, and have to be the same both ways. Beside the
-clock stands the process's CPU time: with `--threads 1` it says more where other programs compute as well. All
-kinds but `random` want the shared test data.
+found, for any model. Answers end where the model ends them, and have to be the same all ways. Earlier answers
+are those to the prompts before; with `--again` also some to the same prompts, drawn at that temperature.
+Beside the clock stands the process's CPU time: with `--threads 1` it says more where other programs compute
+as well. All kinds but `random` want the shared test data.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from shared.engine import LLM, Engine, SamplingParams
 from shared.messages import ChatTurn
@@ -71,13 +75,27 @@ def read_kinds(data: Path, tokenizer: TextTokenizer, count: int) -> dict[str, li
     return {name: ids[:: max(1, len(ids) // count)][:count] for name, ids in found.items()}
 
 
+class Arm(NamedTuple):
+    """A way to draft: how many tokens, and whose answers are kept; nobody's without a `scope`."""
+
+    longest: int
+    scope: str
+
+    def begin(self, engine: Engine, key: str, prompt: Sequence[int], params: SamplingParams) -> None:
+        engine.admit(key, prompt, len(prompt), params, [], answer_scope=self.scope)
+
+
+ARMS = {"none": Arm(0, ""), "own": Arm(NGRAM_TOKENS, ""), "earlier": Arm(NGRAM_TOKENS, "one")}
+
+
 def decode(
-    engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams
+    engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams, arm: Arm
 ) -> tuple[Decoded, list[list[int]]]:
     """All of them at once, to their ends."""
+    engine.limit_ngrams(arm.longest)
     keys = [f"r{number}" for number in range(len(prompts))]
     for key, prompt in zip(keys, prompts, strict=True):
-        engine.admit(key, prompt, len(prompt), params, [])
+        arm.begin(engine, key, prompt, params)
     drawn: dict[str, list[int]] = {key: [] for key in keys}
     seen = Decoded()
     while engine.has_work:
@@ -101,35 +119,36 @@ def decode(
 
 
 def measure(
-    engine: Engine, prompts: Sequence[Sequence[int]], batch: int, rounds: int, params: SamplingParams
+    engine: Engine, prompts: Sequence[Sequence[int]], batch: int, params: SamplingParams, again: float
 ) -> dict[str, float]:
-    """Groups of `batch` prompts, each without and with lookups, who is first in turns."""
+    """Groups of `batch` prompts, each in every way, who is first in turns."""
     groups = [prompts[first : first + batch] for first in range(0, len(prompts), batch)]
     groups = [group for group in groups if len(group) == batch]
-    sums = {0: Decoded(), NGRAM_TOKENS: Decoded()}
+    if again:
+        for group in groups:
+            decode(engine, group, replace(params, temperature=again, seed=11), ARMS["earlier"])
+    sums = {name: Decoded() for name in ARMS}
     ratios: list[float] = []
-    for number, group in enumerate(groups * rounds):
-        pair: dict[int, tuple[Decoded, list[list[int]]]] = {}
-        order = (0, NGRAM_TOKENS) if number % 2 else (NGRAM_TOKENS, 0)
-        for longest in order:
-            engine.limit_ngrams(longest)
-            pair[longest] = decode(engine, group, params)
-            sums[longest].add(pair[longest][0])
-        if pair[0][1] != pair[NGRAM_TOKENS][1]:
-            sys.exit("the answers differ")
-        ratios.append(pair[0][0].cpu_us / pair[NGRAM_TOKENS][0].cpu_us)
-    without, with_ = sums[0], sums[NGRAM_TOKENS]
-    return {
-        "tokens_per_s_without": 1e6 * without.tokens / without.us,
-        "tokens_per_s": 1e6 * with_.tokens / with_.us,
-        "ratio": without.us / with_.us,
-        "cpu_ratio": without.cpu_us / with_.cpu_us,
-        "cpu_ratio_median": statistics.median(ratios),
-        "cpu_ratio_worst": min(ratios),
-        "tokens_per_step": with_.tokens / with_.rows,
-        "proposed": with_.proposed / with_.tokens,
-        "accepted": with_.accepted / max(1, with_.proposed),
-    }
+    for number, group in enumerate(groups):
+        names = list(ARMS)
+        order = names[number % len(names) :] + names[: number % len(names)]
+        found = {name: decode(engine, group, params, ARMS[name]) for name in order}
+        for name, (decoded, answers) in found.items():
+            sums[name].add(decoded)
+            if answers != found["none"][1]:
+                sys.exit("the answers differ")
+        ratios.append(found["none"][0].cpu_us / found["earlier"][0].cpu_us)
+    row: dict[str, float] = {}
+    for name, decoded in sums.items():
+        row |= {
+            f"{name}_tokens_per_s": 1e6 * decoded.tokens / decoded.us,
+            f"{name}_ratio": sums["none"].us / decoded.us,
+            f"{name}_cpu_ratio": sums["none"].cpu_us / decoded.cpu_us,
+            f"{name}_tokens_per_step": decoded.tokens / decoded.rows,
+            f"{name}_drafted": decoded.proposed / decoded.tokens,
+            f"{name}_right": decoded.accepted / max(1, decoded.proposed),
+        }
+    return row | {"cpu_ratio_median": statistics.median(ratios), "cpu_ratio_worst": min(ratios)}
 
 
 def main() -> None:
@@ -143,7 +162,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--prompts", type=int, default=16, help="of each kind")
     parser.add_argument("--tokens", type=int, default=160, help="of an answer at most")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--again", type=float, default=0.0, metavar="T", help="each was answered before at T")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -154,11 +173,11 @@ def main() -> None:
         options.model,
         threads=options.threads,
         ngram_tokens=NGRAM_TOKENS,
+        ngram_scopes=1,
         max_sequences=most,
         max_batch_tokens=max(512, most),
         kv_blocks=most * (MAX_PROMPT_TOKENS + options.tokens + 32) // 16 + 2 * most,
         max_model_len=MAX_PROMPT_TOKENS + options.tokens + 16,
-        prefix_cache=False,
     )
     count = max(options.prompts, most)
     random = Random(0)
@@ -171,10 +190,12 @@ def main() -> None:
         kinds |= read_kinds(data, TextTokenizer.load(options.model), count)
     params = SamplingParams(temperature=options.temperature, seed=7, max_tokens=options.tokens)
     hot = replace(params, temperature=1.0, ignore_eos=True)
-    decode(llm.engine, kinds[RANDOM][:most], hot)  # so that the engine knows what its steps take
+    decode(
+        llm.engine, kinds[RANDOM][:most], hot, ARMS["none"]
+    )  # so that the engine knows what its steps take
     found = {
         f"{kind} b{batch}": measure(
-            llm.engine, kinds[kind], batch, options.rounds, hot if kind == RANDOM else params
+            llm.engine, kinds[kind], batch, hot if kind == RANDOM else params, options.again
         )
         for kind in wanted
         for batch in batches
@@ -182,14 +203,16 @@ def main() -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    print(
-        "prompts        tokens/s without  with   ratio  of CPU  median   worst  tokens/step  drafted  right"
-    )
+    print("prompts        drafts from  tokens/s  ratio  of CPU  tokens/step  drafted  right")
     for name, row in found.items():
+        for arm in ARMS:
+            print(
+                f"{name:14} {arm:11} {row[f'{arm}_tokens_per_s']:9.0f} {row[f'{arm}_ratio']:6.3f}"
+                f" {row[f'{arm}_cpu_ratio']:7.3f} {row[f'{arm}_tokens_per_step']:12.2f}"
+                f" {row[f'{arm}_drafted']:8.2f} {row[f'{arm}_right']:6.2f}"
+            )
         print(
-            f"{name:14} {row['tokens_per_s_without']:16.0f} {row['tokens_per_s']:5.0f} {row['ratio']:7.3f}"
-            f" {row['cpu_ratio']:7.3f} {row['cpu_ratio_median']:7.3f} {row['cpu_ratio_worst']:7.3f}"
-            f" {row['tokens_per_step']:12.2f} {row['proposed']:8.2f} {row['accepted']:6.2f}"
+            f"{name:14} of groups: median {row['cpu_ratio_median']:.3f}, worst {row['cpu_ratio_worst']:.3f}"
         )
 
 

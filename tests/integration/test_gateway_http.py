@@ -10,6 +10,7 @@ import socket
 from shared.messages import (
     Open,
     Prefill,
+    Reserve,
     pack_hashes,
 )
 from shared.sampling.parameters import Grammar
@@ -190,7 +191,7 @@ async def test_the_timeline_comes_under_a_key_of_its_own_when_it_is_asked_for(na
         assert request["usage"]["cached_tokens"] == 3
 
 
-async def test_a_salt_keeps_kv_among_those_that_send_it(nats_url: str) -> None:
+async def test_a_salt_keeps_kv_and_answers_among_those_that_send_it(nats_url: str) -> None:
     prompt = {"prompt": "x" * 64}
     async with edge(nats_url) as here:
         for salt in ({}, {"cache_salt": "a"}, {"cache_salt": "a"}, {"cache_salt": "b"}):
@@ -198,8 +199,10 @@ async def test_a_salt_keeps_kv_among_those_that_send_it(nats_url: str) -> None:
             assert (await here.answered(TEXT, {**prompt, **salt})).status == 200
             here.peers["tokenizer-0"].got.append(here.peers["prefill-0"].of(Prefill)[0])
         names = [m.block_hashes for _, m in here.peers["tokenizer-0"].of(Prefill) if isinstance(m, Prefill)]
-    assert names[1] == names[2]
-    assert len(set(names)) == 3
+        scopes = [m.answer_scope for _, m in here.peers["decode-0"].of(Reserve) if isinstance(m, Reserve)]
+    for each in (names, scopes):
+        assert each[1] == each[2]
+        assert len(set(each)) == 3
 
 
 async def test_a_salt_holds_for_what_was_generated_when_a_request_is_placed_anew(nats_url: str) -> None:

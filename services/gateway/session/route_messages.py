@@ -34,6 +34,7 @@ def reserve_message(
     hashes: tuple[bytes, ...],
     adapter: AdapterId,
     share: TenantShare,
+    answer_scope: str,
     *,
     source: str,
     incarnation: int = 0,
@@ -47,7 +48,7 @@ def reserve_message(
     `ids` are those whose KV comes from the worker `source`, or that are computed there itself for "";
     `hashes` those of their blocks. `incarnation`: the life of a decode worker that hands the request over.
     `tells_prompt`: the log-probabilities of the prompt are to come from there, if they are wanted. `stay_ms`:
-    as in `Reserve`; `thinking`: its `thinking_us`.
+    and `answer_scope` as in `Reserve`; `thinking`: its `thinking_us`.
     """
     sampling = request.sampling
     return Reserve(
@@ -68,6 +69,7 @@ def reserve_message(
         predecessor_incarnation=incarnation,
         stay_ms=stay_ms,
         thinking_us=NO_DEADLINE_US if thinking is None else thinking.to_steady_us(),
+        answer_scope=answer_scope,
     )
 
 
@@ -82,6 +84,7 @@ def route_messages(
     first_token: Deadline,
     adapter: AdapterId,
     share: TenantShare,
+    answer_scope: str,
     *,
     guest: bool,
     stay_ms: int = 0,
@@ -92,8 +95,8 @@ def route_messages(
 
     Decode hears all of what prefill would where it computes the prompt. `ids` are those of prompt and log,
     `hashes` those of their blocks. `share` names the tenant as workers know it; `guest`: it may have a
-    place at decode beyond the ordinary ones; `stay_ms` as in `Reserve`, `lender` as in `Prefill`;
-    `thinking`: when that is closed.
+    place at decode beyond the ordinary ones; `stay_ms` and `answer_scope` as in `Reserve`, `lender` as in
+    `Prefill`; `thinking`: when that is closed.
     """
     prompt_ids = ids[: log.prompt_tokens]
     reserve = reserve_message(
@@ -105,6 +108,7 @@ def route_messages(
         hashes,
         adapter,
         share,
+        answer_scope,
         source=route.prefill,
         guest=guest,
         tells_prompt=not (route.prefill or told.complete),

@@ -26,6 +26,7 @@ from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, StaleEpoch, Unavailable
+from shared.fairness.share import answer_scope
 from shared.messages import Accepted, AllowSuccessor, HandOver, HandOverDone, Message, Reserve, Successor
 
 MOST_ASKED_SUCCESSORS = 3
@@ -44,6 +45,7 @@ class SuccessorSearch:
         self._state = scope.state
         self._context = context = scope.context
         self._share = scope.meter.share.for_workers(context.config.fleet_key)
+        self._answer_scope = answer_scope(scope.request.cache_scope, context.config.fleet_key)
         self._searching = False
 
     async def find(self, epoch: int, asked: HandOver, sender: str, total: Deadline) -> Successor:
@@ -146,6 +148,7 @@ class SuccessorSearch:
             hashes,
             self._prepared.model.adapter,
             self._share,
+            self._answer_scope,
             source=route.decode,
             incarnation=leaving.heartbeat.incarnation,
             thinking=self._scope.budget.thinking,

@@ -1,21 +1,18 @@
-"""Drafts from a sequence's own text, for steps that nobody has drafted for."""
+"""Drafts from a sequence's own text and earlier answers, for steps that nobody has drafted for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shared.engine.cost_model import CostModel, Features
-from shared.engine.scheduling.ngram_index import (
-    LONGEST_MATCH,
-    NO_GUESS,
-    SHORTEST_MATCH,
-    Guess,
-    NgramIndex,
-)
+from shared.engine.scheduling.earlier_answers import AnswerText, EarlierAnswers
+from shared.engine.scheduling.match_chances import Bet, MatchChances
+from shared.engine.scheduling.ngram_index import LONGEST_MATCH, NO_GUESS, Guess, NgramIndex
 from shared.engine.sequence import LiveSequence
 
 STARTING_CHANCES = (0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
 """The chance that a token is right which followed a match of 2, 3, … tokens, while its sequence has not shown
 more."""
-_LEARNING = 0.12  # weight of a token that was right or wrong
 HIGHEST_PRICE = 0.8
 """Nobody looks where a verified token costs more of what a right one saves: there is little to win."""
 LOWEST_PRICE = 0.03
@@ -30,32 +27,23 @@ INDEXED_PER_STEP_US = 0.1
 
 
 class _Row:
-    """The record of one sequence."""
+    """The record of one sequence: `judged` are the chances of the text that its last draft is from."""
 
-    __slots__ = ("chances", "left_out", "lookup")
+    __slots__ = ("chances", "judged", "left_out", "lookup")
 
     def __init__(self) -> None:
         self.lookup = NgramIndex()
-        self.chances = list(STARTING_CHANCES)
+        self.chances = self.judged = MatchChances(STARTING_CHANCES)
         self.left_out = 0
-
-    def length(self, match_tokens: int, most: int, needed: float) -> int:
-        """Return how many tokens behind a match are right often enough. A right one makes the match
-        longer."""
-        chance, count = 1.0, 0
-        while count < most:
-            chance *= self.chances[min(match_tokens + count, LONGEST_MATCH) - SHORTEST_MATCH]
-            if chance < needed:
-                break
-            count += 1
-        return count
 
 
 class NgramDrafts:
-    """`longest`: most tokens per sequence and step, 0 for none; `batch_tokens`: most in a step."""
+    """`longest`: most tokens per sequence and step, 0 for none; `batch_tokens`: most in a step; `scopes`: of
+    how many the latest answers are looked up, too."""
 
-    def __init__(self, longest: int, batch_tokens: int) -> None:
+    def __init__(self, longest: int, batch_tokens: int, scopes: int = 0) -> None:
         self.longest = longest
+        self.earlier = EarlierAnswers(scopes)
         self._batch_tokens = batch_tokens
         self._rows: dict[str, _Row] = {}
         self._room = 0
@@ -82,19 +70,22 @@ class NgramDrafts:
     def draft(self, sequence: LiveSequence, most: int) -> Guess:
         """Draft up to `most` tokens, each right often enough, with all before it, to save more than it
         costs."""
-        needed = self._row_price + self._key_price * sequence.num_computed
-        if needed >= HIGHEST_PRICE or sequence.on_layer is not None:
+        price = self._row_price + self._key_price * sequence.num_computed
+        most = min(most, self.longest, self._room)
+        if price >= HIGHEST_PRICE or sequence.on_layer is not None or most < 1:
             return NO_GUESS
         row = self._rows.get(sequence.key)
         if row is None:
             row = self._rows[sequence.key] = _Row()
-        tokens = sequence.tokens
-        if row.lookup.num_indexed < len(tokens):
-            self._index_room -= row.lookup.index(tokens, self._index_room)
-        guess = row.lookup.look_up(tokens, min(most, self.longest, self._room))
+        guess, bet, row.judged = self._from_own_text(row, sequence.tokens, most, price)
+        earlier = self.earlier.of(sequence.answer_scope) if guess.match_tokens < LONGEST_MATCH else None
+        if earlier is not None:
+            other, others_bet = self._from_earlier_answers(earlier, sequence.tokens, most, price)
+            if others_bet.gain > bet.gain or not guess.match_tokens:
+                guess, bet, row.judged = other, others_bet, earlier.chances
         if not guess.match_tokens:
             return NO_GUESS
-        count = row.length(guess.match_tokens, len(guess.token_ids), needed)
+        count = bet.num_tokens
         if not count:
             row.left_out += 1
             if row.left_out < RETRY_AFTER:
@@ -105,12 +96,30 @@ class NgramDrafts:
         return guess.cut(count)
 
     def judge(self, key: str, match_tokens: int, proposed: int, accepted: int) -> None:
-        """Learn from a step that verified `proposed` tokens; those after the first wrong one say nothing."""
-        chances = self._rows[key].chances
-        for place in range(min(proposed, accepted + 1)):
-            known = min(match_tokens + place, LONGEST_MATCH) - SHORTEST_MATCH
-            chances[known] += _LEARNING * ((place < accepted) - chances[known])
+        """Learn from a step that verified `proposed` tokens."""
+        self._rows[key].judged.learn(match_tokens, proposed, accepted)
 
     def forget(self, key: str) -> None:
         """The sequence is gone, or its text has changed."""
         self._rows.pop(key, None)
+
+    def end(self, sequence: LiveSequence) -> None:
+        """The sequence is gone; its answer is looked up for others of its scope."""
+        self.forget(sequence.key)
+        if sequence.answer_scope:
+            self.earlier.keep(sequence.answer_scope, sequence.tokens, sequence.prompt_len)
+
+    def _from_own_text(
+        self, row: _Row, tokens: Sequence[int], most: int, price: float
+    ) -> tuple[Guess, Bet, MatchChances]:
+        if row.lookup.num_indexed < len(tokens):
+            self._index_room -= row.lookup.index(tokens, self._index_room)
+        guess = row.lookup.look_up(tokens, most)
+        return guess, row.chances.bet(guess.match_tokens, len(guess.token_ids), price), row.chances
+
+    def _from_earlier_answers(
+        self, text: AnswerText, tokens: Sequence[int], most: int, price: float
+    ) -> tuple[Guess, Bet]:
+        self._index_room -= text.index(self._index_room)
+        guess = text.look_up(tokens, most)
+        return guess, text.chances.bet(guess.match_tokens, len(guess.token_ids), price)

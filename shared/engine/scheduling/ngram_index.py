@@ -72,30 +72,44 @@ class NgramIndex:
         end = len(tokens) - 1
         if end < SHORTEST_MATCH or most < 1:
             return NO_GUESS
-        before, last, second = self._before, tokens[end], tokens[end - 1]
+        best, length = self._best_place(tokens, tokens, end)
+        if not best:
+            return NO_GUESS
+        found = tuple(tokens[best + 1 : best + 1 + most])
+        times = -(-most // len(found))
+        return Guess((found * times)[:most], length)
+
+    def look_up_in(self, text: Sequence[int], tokens: Sequence[int], most: int) -> Guess:
+        """Return likewise what followed in `text`, the one that was taken in, where it is like the end of
+        other `tokens`. A guess ends with it."""
+        if len(tokens) < SHORTEST_MATCH or most < 1:
+            return NO_GUESS
+        best, length = self._best_place(text, tokens, len(text) - 1)
+        return Guess(tuple(text[best + 1 : best + 1 + most]), length) if best else NO_GUESS
+
+    def _best_place(self, text: Sequence[int], tokens: Sequence[int], before_place: int) -> tuple[int, int]:
+        """Return where in `text` the longest match with the end of `tokens` ends, 0 for none; its length."""
+        before, last, second = self._before, tokens[-1], tokens[-2]
         oldest = max(0, self.num_indexed - WINDOW_TOKENS)
         place = self._latest[hash((second, last)) & _CHAIN_MASK]
         best, best_length = 0, SHORTEST_MATCH - 1
         for _ in range(MAX_PLACES):
             if place <= oldest:
                 break
-            if place < end and tokens[place] == last and tokens[place - 1] == second:
-                length = _match_tokens(tokens, place, end)
+            if place < before_place and text[place] == last and text[place - 1] == second:
+                length = _match_tokens(text, place, tokens)
                 if length > best_length:
                     best, best_length = place, length
                     if length == LONGEST_MATCH:
                         break
             place = before[place & _WINDOW_MASK]
-        if not best:
-            return NO_GUESS
-        found = tuple(tokens[best + 1 : best + 1 + most])
-        times = -(-most // len(found))
-        return Guess((found * times)[:most], best_length)
+        return best, best_length
 
 
-def _match_tokens(tokens: Sequence[int], place: int, end: int) -> int:
-    """Return how many tokens up to `place` are those up to `end`, where the last two of them are."""
-    length = SHORTEST_MATCH
-    while length < LONGEST_MATCH and place >= length and tokens[place - length] == tokens[end - length]:
+def _match_tokens(text: Sequence[int], place: int, tokens: Sequence[int]) -> int:
+    """Return how many tokens of `text` up to `place` are the last ones of `tokens`, where two of them are."""
+    length, end = SHORTEST_MATCH, len(tokens) - 1
+    most = min(LONGEST_MATCH, len(tokens), place + 1)
+    while length < most and text[place - length] == tokens[end - length]:
         length += 1
     return length

@@ -129,7 +129,8 @@ class Scheduler:
 
     `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
     how many times as long as without them; 0: no limit but what clients of these rows wait for a token.
-    `ngram_tokens`: the most that are drafted from a sequence's own text, `ngram_batch_tokens`: in a step.
+    `ngram_tokens`: the most that are drafted from a sequence's own text, `ngram_batch_tokens`: in a step,
+    `ngram_scopes`: of how many scopes the latest answers are such text, too.
     `guest_sequences` may be held beyond `max_sequences`: no step decodes more than these, so that some rest.
     """
 
@@ -145,11 +146,12 @@ class Scheduler:
         max_step_ratio: float = 0.0,
         ngram_tokens: int = 0,
         ngram_batch_tokens: int = 0,
+        ngram_scopes: int = 0,
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
         self.counters = ServiceCounters()
-        self.lookups = NgramDrafts(ngram_tokens, ngram_batch_tokens)
+        self.lookups = NgramDrafts(ngram_tokens, ngram_batch_tokens, ngram_scopes)
         self._block_manager = block_manager
         self._cost = cost
         self._prompt_order = PromptOrder(cost, self.counters)
@@ -216,7 +218,7 @@ class Scheduler:
             return False
         self.counters.leave(sequence.share.tenant)
         self._block_manager.free_blocks(sequence)
-        self.lookups.forget(key)
+        self.lookups.end(sequence)
         return True
 
     # --- the next step ---

@@ -70,12 +70,14 @@ async def test_a_job_joins_the_batch_with_its_priority_its_deadline_and_its_shar
     jobs = [job("low", LOW, 30.0), job("normal", NORMAL, 20.0), job("high", HIGH, 40.0)]
     for number, one in enumerate(jobs, start=1):
         one.share = TenantShare(f"tenant {number}", weight=number)
+        one.answer_scope = f"scope {number}"
     jobs[2].inter_token_s = 0.05
     admitted = [one for report in await joined(driver, *jobs) for one in report.admitted]
     assert [one.job for one in admitted] == [*jobs, *jobs]
     assert [one.outcome for one in admitted[3:]] == [None, None, None]
     assert [driver.engine._scheduler.sequences[one.key].share for one in jobs] == [one.share for one in jobs]
     sequences = driver.engine._scheduler.sequences
+    assert [sequences[one.key].answer_scope for one in jobs] == ["scope 1", "scope 2", "scope 3"]
     assert [sequences[one.key].priority for one in jobs] == [2, 1, 0]
     assert [sequences[one.key].inter_token_us for one in jobs] == [math.inf, math.inf, 50_000]
     assert [sequences[one.key].deadline_us for one in jobs] == [

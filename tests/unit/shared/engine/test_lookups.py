@@ -154,3 +154,28 @@ def test_preemption_and_blocks_running_out_change_nothing(folder: Path) -> None:
         admit(engine, key, prompt, short)
     assert drive(engine, {key: list(prompt) for key, prompt in prompts.items()}) == plain
     assert engine._scheduler.lookups._rows == {}
+
+
+def asked_twice(folder: Path, **fields: int) -> tuple[list[TokenOutput], list[TokenOutput]]:
+    """The outputs of the same prompt, asked by one tenant and then again."""
+    engine = looking(folder, **fields)
+    found: list[list[TokenOutput]] = []
+    for key in ("a", "b"):
+        prompt = list(range(3, 40))
+        engine.admit(key, prompt, len(prompt), GREEDY, answer_scope="acme")
+        outputs: list[TokenOutput] = []
+        drive(engine, {key: prompt}, None, outputs)
+        found.append(outputs)
+    return found[0], found[1]
+
+
+def test_what_a_tenant_was_answered_before_takes_fewer_steps_and_is_the_same(folder: Path) -> None:
+    first, again = asked_twice(folder, ngram_scopes=1)
+    assert ids(again) == ids(first)
+    assert len(again) < len(first)
+    assert any(output.accepted_drafts for output in again)
+
+
+def test_nothing_is_kept_of_answers_without_tenants_to_keep_them_for(folder: Path) -> None:
+    first, again = asked_twice(folder)
+    assert len(again) == len(first)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from shared.errors import InvalidRequest
-from shared.fairness.share import MAX_TENANT_CHARS, OPEN_SHARE, TenantShare, tenant_digest
+from shared.fairness.share import (
+    MAX_TENANT_CHARS,
+    OPEN_SHARE,
+    TenantShare,
+    answer_scope,
+    tenant_digest,
+)
 from shared.files.api_key_file import MAX_WEIGHT
 
 KEYS = ("", "ab" * 32)
@@ -37,3 +43,10 @@ def test_other_weights_are_refused_by_what_they_are(weight: int) -> None:
 def test_a_tenants_name_that_is_too_long_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=f"has {MAX_TENANT_CHARS + 1} characters"):
         TenantShare("t" * (MAX_TENANT_CHARS + 1)).check()
+
+
+def test_answers_have_another_name_for_each_tenant_salt_and_key_and_one_at_the_open_edge() -> None:
+    scopes = {answer_scope(scope, key) for scope in ("", "acme", "acme\0salt", "\0salt") for key in KEYS}
+    assert len(scopes) == 8
+    assert all(0 < len(scope) <= MAX_TENANT_CHARS for scope in scopes)
+    assert answer_scope("acme", KEYS[1]) not in (tenant_digest("acme", KEYS[1]), answer_scope("acme", ""))

@@ -11,12 +11,14 @@ from shared.bus.codec import decode, encode
 from shared.engine.results import TokenOutput
 from shared.engine.scheduling.order import NORMAL_PRIORITY
 from shared.errors import InvalidRequest, ProtocolError
+from shared.fairness.share import MAX_TENANT_CHARS
 from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
 from shared.sampling.parameters import Grammar, SamplingParams
 from shared.sampling.thinking import ThinkingRule
 from shared.worker.wire import (
     MAX_STAY_MS,
     JobOutput,
+    checked_answer_scope,
     checked_stay_s,
     engine_priority,
     read_sequence,
@@ -91,3 +93,10 @@ def test_kv_stays_no_longer_than_a_gateway_says() -> None:
     assert [checked_stay_s(each) for each in (0, -1, MAX_STAY_MS)] == [0.0, -0.001, 3600.0]
     with pytest.raises(InvalidRequest, match="stay_ms"):
         checked_stay_s(MAX_STAY_MS + 1)
+
+
+def test_a_name_of_those_who_share_an_answer_is_taken_up_to_its_longest() -> None:
+    longest = "s" * MAX_TENANT_CHARS
+    assert [checked_answer_scope(each) for each in ("", longest)] == ["", longest]
+    with pytest.raises(InvalidRequest, match=f"answer_scope has {MAX_TENANT_CHARS + 1} characters"):
+        checked_answer_scope(longest + "s")

@@ -20,11 +20,14 @@ LOOP = [9, 8, 7, 6, 5, 4, 3, 2] * 4  # behind it everything goes on as before
 PAIR = [1, 2, 3, 9, 8, 1, 2]  # two tokens are like two before
 
 
-def decoding(tokens: list[int], key: str = "a") -> LiveSequence:
-    sequence = LiveSequence(
-        key, 1, list(tokens), 1, SamplingParams(), SequenceStatus.ACTIVE, HashChain([], None, BlockHasher())
-    )
+ONCE = [*range(20, 60)]  # nothing of it comes twice
+
+
+def decoding(tokens: list[int], key: str = "a", scope: str = "") -> LiveSequence:
+    chain = HashChain([], None, BlockHasher())
+    sequence = LiveSequence(key, 1, list(tokens), 1, SamplingParams(), SequenceStatus.ACTIVE, chain)
     sequence.num_computed = len(tokens) - 1
+    sequence.answer_scope = scope
     return sequence
 
 
@@ -46,8 +49,10 @@ class Known(CostModel):
         return self._told
 
 
-def begun(cost: CostModel, *, longest: int = 8, batch_tokens: int = 32, rows: int = 1) -> NgramDrafts:
-    lookups = NgramDrafts(longest, batch_tokens)
+def begun(
+    cost: CostModel, *, longest: int = 8, batch_tokens: int = 32, rows: int = 1, scopes: int = 0
+) -> NgramDrafts:
+    lookups = NgramDrafts(longest, batch_tokens, scopes)
     assert lookups.begin_step(cost, Features(rows, rows, 0))
     return lookups
 
@@ -156,3 +161,40 @@ def test_a_long_prompt_is_taken_in_over_several_steps() -> None:
         assert lookups.begin_step(CHEAP_ROWS, Features(1, 1, 0))
         lookups.draft(sequence, 1)
     assert steps >= len(tokens) / per_step
+
+
+def after_an_answer(tokens: list[int], scope: str = "acme") -> NgramDrafts:
+    """Drafts behind a sequence that has ended with `tokens`."""
+    lookups = begun(CHEAP_ROWS, batch_tokens=1 << 16, scopes=4)
+    lookups.end(decoding(tokens, "before", scope))
+    return lookups
+
+
+def test_an_earlier_answer_of_the_same_scope_is_drafted_from() -> None:
+    drafts = after_an_answer(ONCE).draft(decoding([1, *ONCE[5:15]], scope="acme"), 4)
+    assert drafts.token_ids == tuple(ONCE[15:19])
+
+
+def test_an_answer_of_another_scope_or_of_none_is_not() -> None:
+    sequence = decoding([1, *ONCE[5:15]], scope="acme")
+    assert after_an_answer(ONCE, "other").draft(sequence, 4) == NO_GUESS
+    assert after_an_answer(ONCE, "").draft(sequence, 4) == NO_GUESS
+    assert after_an_answer(ONCE, "").draft(decoding([1, *ONCE[5:15]]), 4) == NO_GUESS
+
+
+def test_the_text_whose_match_promises_more_is_drafted_from() -> None:
+    lookups = after_an_answer([*ONCE, 21, 22, 23, 1, 2, 88, 89])
+    own = [1, 2, 77, 78, 79, 21, 22, 23, 1, 2]
+    assert lookups.draft(decoding(own, scope="acme"), 1).token_ids == (88,)
+    repeating = [*ONCE[:10], 77, *ONCE[:10]]
+    assert lookups.draft(decoding(repeating, "b", "acme"), 1).token_ids == (77,)
+
+
+def test_what_came_of_a_draft_is_learned_of_the_text_that_it_was_from() -> None:
+    lookups = after_an_answer(ONCE)
+    sequence = decoding([1, *ONCE[5:15]], scope="acme")
+    for _ in range(60):
+        guess = lookups.draft(sequence, 4)
+        lookups.judge("a", guess.match_tokens, len(guess.token_ids), 0)
+    assert lookups.draft(decoding([1, *ONCE[5:15]], "b", "acme"), 4) == NO_GUESS
+    assert len(lookups.draft(decoding(LOOP, "c", "acme"), 4).token_ids) == 4
