@@ -250,8 +250,8 @@ def _close_file(writing: Future[_Written]) -> None:
 def _end(entries: dict[str, _Entry], thread: Executor) -> None:
     """Close the files that nobody works on, and let the thread end when it has done what it was given.
 
-    It does not wait: the garbage collector calls it in any thread, perhaps one that begins or ends just now and
-    has the lock that joining another would want.
+    It does not wait: the garbage collector calls it in any thread, perhaps one that begins or ends just now
+    and has the lock that joining another would want.
     """
     for entry in entries.values():
         _discard(entry)
