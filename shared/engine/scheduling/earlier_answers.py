@@ -20,7 +20,7 @@ from shared.engine.scheduling.ngram_index import (
 
 END_OF_ANSWER = -1
 """Stands between two answers. It is no token, so that no match and no guess reaches over it."""
-STARTING_CHANCES = (0.15, 0.25, 0.35, 0.5, 0.6, 0.65, 0.7)
+STARTING_CHANCES = (0.05, 0.15, 0.25, 0.4, 0.5, 0.6, 0.65)
 """The chance that a token is right which followed a match of 2, 3, … tokens in another answer of its scope,
 while these have not shown more."""
 LEAST_ANSWER_TOKENS = 8

@@ -81,7 +81,7 @@ class NgramDrafts:
         earlier = self.earlier.of(sequence.answer_scope) if guess.match_tokens < LONGEST_MATCH else None
         if earlier is not None:
             other, others_bet = self._from_earlier_answers(earlier, sequence.tokens, most, price)
-            if others_bet.gain > bet.gain or not guess.match_tokens:
+            if other.match_tokens > guess.match_tokens and others_bet.gain >= bet.gain:
                 guess, bet, row.judged = other, others_bet, earlier.chances
         if not guess.match_tokens:
             return NO_GUESS
