@@ -12,7 +12,7 @@ from shared.errors import InvalidRequest, Overloaded, PenstockError, ProtocolErr
 from shared.messages import ALL_EMITTED, Mark, Open, Text, Tokens, unpack_ids
 from shared.sampling.parameters import TokenLogprob
 from shared.text.incremental import settled_tail
-from shared.text.stops import StopMatcher
+from shared.text.stopping.stop_conditions import text_stops
 from shared.text.tokenizer import TextTokenizer
 
 MAX_PROMPT_TAIL_TOKENS = 4096
@@ -145,8 +145,8 @@ class DecoderSession:
         self._decoder = tokenizer.decoder(
             settled_tail(tokenizer.piece, tail), shown_ids=frozenset(opened.shown_ids)
         )
-        self._stops = bool(opened.stop)
-        self._matcher = StopMatcher(opened.stop)
+        self._stops = bool(opened.stop or opened.stop_regex)
+        self._matcher = text_stops(opened.stop, opened.stop_regex)
         self._first = True
         replayed = self._advance(tuple(replay), "")
         emitted = len(replayed.text) if opened.emitted_chars == ALL_EMITTED else opened.emitted_chars
@@ -171,7 +171,7 @@ class DecoderSession:
             self._senders.add(instance)
 
     def stop_row(self) -> DecodedRow:
-        """The end of a request whose replay already has a stop string in it."""
+        """The end of a request whose replay already has a stop in it."""
         return DecodedRow(
             self.request_id,
             self.epoch,
@@ -248,7 +248,7 @@ class DecoderSession:
         return row
 
     def _advance(self, token_ids: tuple[int, ...], finish: str) -> _Advance:
-        """Token by token where there are stop strings: one must end the request at the token that completes
+        """Token by token where there are stops: one must end the request at the token that completes
         it."""
         if not self._stops:
             text = self._decoder.push(token_ids)

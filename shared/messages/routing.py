@@ -23,7 +23,8 @@ class Open:
     to the client; both 0 for a new request. The next token has position `next_position`. A gateway that has
     taken over the stream of another one says ALL_EMITTED.
     `prefill` and `decode` are the instances that send the tokens; "" = whoever does. `shown_ids`: special
-    tokens that stand in the text all the same.
+    tokens that stand in the text all the same. The text ends before any of `stop`, and before what matches
+    any of `stop_regex`.
     """
 
     gateway: str
@@ -35,6 +36,7 @@ class Open:
     prefill: str = ""
     decode: str = ""
     shown_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ ROOMS = (
             "shared/sampling",
             "shared/messages/preprocessing.py",
             "shared/text/stops.py",
+            "shared/text/stopping",
             "shared/text/chat_template.py",
             "shared/engine/sampling",
             "shared/worker/grammar_compiler.py",
@@ -167,6 +168,7 @@ OWN = {
     ),
     "shared/sampling": ("MAX_FINITE",),
     "shared/telemetry": ("MAX_LINES_PER_S", "MAX_LIBRARY_LINES_PER_S", "MAX_PHASES"),
+    "shared/text": ("MAX_KEPT_STEPS",),
 }
 """Single ones of our own, beside those of strangers."""
 SAID = "as it says"

@@ -150,6 +150,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
             sampling.add_argument(option, type=finite, metavar="X", help=definition.help)
     sampling.add_argument("--logit-bias", type=logit_bias, action="append", default=[], metavar="ID=VALUE")
     sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
+    sampling.add_argument(
+        "--stop-regex", action="append", default=[], metavar="REGEX", help="end before what matches this"
+    )
     sampling.add_argument("--stop-token-id", type=natural, action="append", default=[], metavar="ID")
 
 
@@ -162,6 +165,7 @@ def set_sampling(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
     for token_id, bias in args.logit_bias:
         request.sampling.logit_bias[token_id] = bias
     request.sampling.stop.extend(args.stop)
+    request.sampling.stop_regex.extend(args.stop_regex)
     request.sampling.stop_token_ids.extend(args.stop_token_id)
 
 

@@ -29,6 +29,7 @@ from shared.files.virtual_model import Cascade
 from shared.messages import NO_TRIMMING, ChatTurn, Trimming
 from shared.sampling.defaults import DEFAULT_MAX_TOKENS, DEFAULTED
 from shared.sampling.parameters import NO_LOGPROBS, SamplingParams
+from shared.text.stopping.regex_stops import check_stop_regexes
 from shared.text.token_reach import sure_bytes
 
 MAX_TOKEN_ID = (1 << 31) - 1
@@ -67,7 +68,8 @@ class Request:
     `agent`: what its client knows of the agent that it is a call of, None for nothing. `flags`: the changes
     of settings that it has, by their versions; it keeps them to its end. `thinking_use`: how its model is to
     think before it answers.
-    `trimming`: the budgets that its prompt is shortened to.
+    `trimming`: the budgets that its prompt is shortened to. `stop_regex`: patterns that end the answer, as
+    the strings of `stop` do.
     """
 
     model: str
@@ -100,6 +102,7 @@ class Request:
     flags: tuple[str, ...] = ()
     thinking_use: ThinkingUse = DEFAULT_THINKING
     trimming: Trimming = NO_TRIMMING
+    stop_regex: tuple[str, ...] = ()
 
     @property
     def may_fall_back(self) -> bool:
@@ -216,6 +219,7 @@ def validate_request(
         flags=flags,
         thinking_use=read_thinking_use(message),
         trimming=read_trimming(message, trimming),
+        stop_regex=_stop_regex(message.sampling),
     )
     _check_tools(request)
     if request.retrieval.passages:
@@ -282,6 +286,13 @@ def _stop(sampling: pb.Sampling) -> tuple[str, ...]:
                 f"sampling.stop[{index}] has {len(stop)} characters: send 1 to {MAX_STOP_CHARS}"
             )
     return tuple(dict.fromkeys(sampling.stop))
+
+
+def _stop_regex(sampling: pb.Sampling) -> tuple[str, ...]:
+    patterns = tuple(sampling.stop_regex)
+    if patterns:
+        check_stop_regexes(patterns, "sampling.stop_regex")
+    return patterns
 
 
 def _check_question(request: Request) -> None:

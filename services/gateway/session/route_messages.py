@@ -125,6 +125,7 @@ def route_messages(
         prefill=route.prefill,
         decode=route.decode,
         shown_ids=request.shown_ids,
+        stop_regex=request.stop_regex,
     )
     if not route.prefill:
         return {"decode": reserve, "detokenizer": opened}

@@ -66,6 +66,7 @@ class SamplingOptions(TypedDict, total=False):
     max_tokens: int
     min_tokens: int
     stop: Sequence[str]
+    stop_regex: Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int

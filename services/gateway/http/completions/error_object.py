@@ -144,6 +144,7 @@ _FIELDS = frozenset(
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "response_format", "penstock"),
         *("query", "filters", "vector_store_id", "documents", "texts", "top_n"),
         *("cache_salt", "tools", "tool_choice", "instructions", "text", "max_output_tokens"),
+        "stop_regex",
     }
 )
 

@@ -55,6 +55,7 @@ def read_sampling(
         **values,
         max_tokens=_max_tokens(body, default_max_tokens, lengths),
         stop=body.strings("stop"),
+        stop_regex=body.strings("stop_regex"),
         stop_token_ids=body.integers("stop_token_ids", TOKEN_IDS),
         ignore_eos=body.flag("ignore_eos"),
         logit_bias=_logit_bias(body),

@@ -58,6 +58,7 @@ from shared.sampling.parameters import (
     PARAMETERS,
     Bounds,
 )
+from shared.text.stopping.regex_stops import MAX_STOP_REGEX_CHARS, MAX_STOP_REGEXES
 from shared.text.thinking_formats import SWITCHES
 
 _OPTION_HELP = {
@@ -80,6 +81,10 @@ def sampling_properties(lengths: Sequence[str]) -> dict[str, Schema]:
     made |= {name: _parameter("max_tokens") for name in lengths}
     stop = text(most=MAX_STOP_CHARS, least=1)
     made["stop"] = any_of(stop, array(stop, most=MAX_STOPS), help_text="texts that end the answer")
+    pattern = text(most=MAX_STOP_REGEX_CHARS, least=1)
+    made["stop_regex"] = any_of(
+        pattern, array(pattern, most=MAX_STOP_REGEXES), help_text="patterns of text that end the answer"
+    )
     made["stop_token_ids"] = array(
         number_within(TOKEN_IDS), most=MAX_STOP_TOKEN_IDS, help_text=PARAMETERS["stop_token_ids"].help
     )

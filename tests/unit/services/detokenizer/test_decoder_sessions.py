@@ -416,6 +416,29 @@ def test_a_stop_string_cuts_exactly_and_later_tokens_are_counted(
         assert dropped == len(IDS) - sent
 
 
+@pytest.mark.parametrize("chunk", [1, 2, len(IDS)])
+def test_a_pattern_ends_a_request_as_a_stop_string_does(sessions: DecoderSessions, chunk: int) -> None:
+    opened = replace(opening(), stop_regex=(r"\sr\w+s",))
+    sessions.open_decoder(REQUEST, 1, opened, None)
+    outputs = [sessions.decode_tokens(step(IDS[at : at + chunk], at)) for at in range(0, len(IDS), chunk)]
+    assert text_of(*outputs) == "Quiet water"
+    assert [row.finish for output in outputs for row in output.texts if row.finish] == ["stop_string"]
+    assert_empty(sessions)
+
+
+@pytest.mark.parametrize("cut", range(1, len(IDS)))
+def test_a_pattern_is_followed_through_the_replay(sessions: DecoderSessions, cut: int) -> None:
+    opened = replace(opening(), stop_regex=("w[^.]*p",))
+    sessions.open_decoder(REQUEST, 1, opened, None)
+    before = text_of(sessions.decode_tokens(step(IDS[:cut], 0)))
+    again = replace(opened, replay=pack_ids(IDS[:cut]), emitted_chars=len(before), next_position=cut)
+    after = [
+        sessions.open_decoder(REQUEST, 2, again, None),
+        sessions.decode_tokens(step(IDS[cut:], cut, epoch=2)),
+    ]
+    assert before + text_of(*after) == "Quiet "
+
+
 def test_text_held_back_for_a_stop_comes_at_the_end(sessions: DecoderSessions) -> None:
     sessions.open_decoder(REQUEST, 1, opening(stop=("deep.!",)), None)
     (row,) = sessions.decode_tokens(step(IDS, 0)).texts

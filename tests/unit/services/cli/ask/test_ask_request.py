@@ -57,7 +57,7 @@ def test_every_option_arrives() -> None:
     argv = (
         "hello --max-tokens 7 --min-tokens 2 --seed 18446744073709551615 --temperature 0.5 --top-k 3"
         " --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --presence-penalty -1 --frequency-penalty 2"
-        " --logit-bias 5=-3.5 --logit-bias 6=1 --stop a --stop b --stop-token-id 9"
+        " --logit-bias 5=-3.5 --logit-bias 6=1 --stop a --stop b --stop-regex c+ --stop-token-id 9"
         " --ignore-eos --logprobs 0 --model m"
         " --cache semantic --deadline 1.5 --ttft-deadline 0.25 --inter-token-deadline 0.5 --priority high"
     )
@@ -71,6 +71,7 @@ def test_every_option_arrives() -> None:
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (-1, 2)
     assert dict(sampling.logit_bias) == {5: -3.5, 6: 1.0}
     assert (list(sampling.stop), list(sampling.stop_token_ids)) == (["a", "b"], [9])
+    assert list(sampling.stop_regex) == ["c+"]
     assert sampling.ignore_eos
     assert sampling.HasField("logprobs")
     assert sampling.logprobs == 0

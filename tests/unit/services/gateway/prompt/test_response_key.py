@@ -61,6 +61,7 @@ CHANGED: list[Callable[[], tuple[Request, tuple[ModelIdentity, ...]]]] = [
     lambda: (request(tenant="acme"), (MODEL,)),
     lambda: (request(cache_salt="salt"), (MODEL,)),
     lambda: (request(stop=("x",)), (MODEL,)),
+    lambda: (request(stop_regex=("x",)), (MODEL,)),
     lambda: (request(retrieval=RetrievalUse(passages=3)), (MODEL,)),
     lambda: (request(retrieval=RetrievalUse(passages=3, corpus="news")), (MODEL,)),
     lambda: (request(retrieval=RetrievalUse(passages=3, query="water")), (MODEL,)),

@@ -16,6 +16,7 @@ from shared.messages import ChatTurn
 from shared.sampling import parameters as sampling_rules
 from shared.sampling.parameters import Grammar
 from shared.text.chat_roles import CHAT_ROLES
+from shared.text.stopping.regex_stops import MAX_STOP_REGEXES
 from tests.support.sampling import OTHER_SCALARS
 
 
@@ -65,6 +66,7 @@ ALLOWED = {
     "min is max": text(min_tokens=1, max_tokens=1),
     "most stops": text(stop=[str(n) for n in range(rules.MAX_STOPS)]),
     "longest stop": text(stop=["x" * rules.MAX_STOP_CHARS]),
+    "most stop patterns": text(stop_regex=[f"x{n}" for n in range(MAX_STOP_REGEXES)]),
     "most stop ids": text(stop_token_ids=range(sampling_rules.MAX_STOP_TOKEN_IDS)),
     "coolest": text(temperature=2.0**-17),
     "most allowed ids": text(allowed_token_ids=range(sampling_rules.MAX_ALLOWED_IDS)),
@@ -114,6 +116,8 @@ REFUSED = {
     "many stops": (text(stop=["x"] * (rules.MAX_STOPS + 1)), "sampling.stop"),
     "empty stop": (text(stop=["x", ""]), "sampling.stop[1]"),
     "long stop": (text(stop=["x" * (rules.MAX_STOP_CHARS + 1)]), "sampling.stop[0]"),
+    "many stop patterns": (text(stop_regex=["x"] * (MAX_STOP_REGEXES + 1)), "sampling.stop_regex"),
+    "wrong stop pattern": (text(stop_regex=["x", "^x"]), "sampling.stop_regex[1]"),
     "many stop ids": (text(stop_token_ids=range(129)), "sampling.stop_token_ids"),
     "nearly greedy": (text(temperature=7e-6), "sampling.temperature"),
     "many allowed ids": (text(allowed_token_ids=range(16385)), "sampling.allowed_token_ids"),

@@ -42,6 +42,7 @@ def test_a_greedy_answer_depends_on_no_seed_no_deadline_and_no_name_of_its_model
         request(cache_salt="mine"),
         request(sampling=pb.Sampling(temperature=0.0, max_tokens=3)),
         request(sampling=pb.Sampling(temperature=0.0, stop=["x"])),
+        request(sampling=pb.Sampling(temperature=0.0, stop_regex=["x"])),
         request(sampling=pb.Sampling(temperature=0.0, logprobs=1)),
         request(sampling=pb.Sampling(temperature=0.0, json_schema="{}")),
         request(retrieval=pb.Retrieval(enabled=True)),
