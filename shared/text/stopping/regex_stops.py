@@ -20,7 +20,7 @@ MAX_HELD_CHARS = 512
 """The most text that is held back as it may become a match of a pattern. More is shown, and of a match
 that began there the rest is cut: it ends the answer all the same."""
 KEPT_AUTOMATONS = 64
-"""Those that were used last are kept, with the steps that their texts have led to."""
+"""The automata that are kept, the ones that were used last, with the steps that their texts have led to."""
 
 
 class RegexStopMatcher:

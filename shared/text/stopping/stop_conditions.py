@@ -1,4 +1,4 @@
-"""What ends a streamed text, of a request's stop strings and patterns: the one that is found first."""
+"""End a streamed text by a request's stop strings and patterns: by the one that is found first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _FirstOfBoth:
         self._both = (strings, regexes)
         self._held = ""
         self._safe = [0, 0]
-        """How much of the held text each of both has let go."""
+        """The characters of the held text that each of both has let go."""
 
     def push(self, text: str) -> tuple[str, str | None]:
         shown: list[str] = []
