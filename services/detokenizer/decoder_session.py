@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shared.deadline import Clock, Deadline
 from shared.errors import InvalidRequest, Overloaded, PenstockError, ProtocolError
-from shared.messages import ALL_EMITTED, Mark, Open, Text, Tokens, unpack_ids
+from shared.messages import ALL_EMITTED, TELL_REPLAY, Mark, Open, Text, Tokens, unpack_ids
 from shared.sampling.parameters import TokenLogprob
 from shared.text.incremental import settled_tail
 from shared.text.stopping.stop_conditions import text_stops
@@ -149,12 +149,15 @@ class DecoderSession:
         self._matcher = text_stops(opened.stop, opened.stop_regex)
         self._first = True
         replayed = self._advance(tuple(replay), "")
-        emitted = len(replayed.text) if opened.emitted_chars == ALL_EMITTED else opened.emitted_chars
+        emitted = opened.emitted_chars
+        if emitted in (ALL_EMITTED, TELL_REPLAY):
+            emitted = len(replayed.text)
         if not 0 <= emitted <= len(replayed.text):
             raise InvalidRequest(
                 f"{opened.emitted_chars} characters are more than {len(replay)} replayed tokens give"
             )
         self._unsent_text = replayed.text[emitted:]
+        self._told_text = replayed.text if opened.emitted_chars == TELL_REPLAY else None
         self.stopped_in_replay = replayed.finish != ""
 
     def is_from_its_workers(self, row: TokenRow) -> bool:
@@ -169,6 +172,13 @@ class DecoderSession:
             )
         if self._senders:  # else anybody's are taken
             self._senders.add(instance)
+
+    def take_replay_row(self) -> DecodedRow | None:
+        """Return the text of the replay for a gateway that reads it once more, None for any other one."""
+        text, self._told_text = self._told_text, None
+        if text is None:
+            return None
+        return DecodedRow(self.request_id, self.epoch, self.next_position, (), text, "", (), (), self.gateway)
 
     def stop_row(self) -> DecodedRow:
         """The end of a request whose replay already has a stop in it."""

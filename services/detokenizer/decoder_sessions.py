@@ -105,6 +105,8 @@ class DecoderSessions:
         if current is not None:
             self._drop(current, "replaced")
         output = DecodedOutput()
+        if (told := session.take_replay_row()) is not None:
+            output.texts.append(told)
         if session.stopped_in_replay:
             self._over.add(request_id, epoch, "finished")
             output.texts.append(session.stop_row())

@@ -13,6 +13,7 @@ from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.request_client import RequestClient
 from services.gateway.keys.allowance import Allowance
 from services.gateway.request.request import Request
+from services.gateway.request.resume_token import StreamThinking
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
@@ -99,7 +100,18 @@ class RequestScope:
         if request.resume_tokens is None:
             return ""
         ends_unix_us = SYSTEM_CLOCK.unix_us() + round(self.budget.total.remaining_s() * 1e6)
-        return request.resume_tokens.make(self.request_id, ends_unix_us, request.resumed, request.flags)
+        return request.resume_tokens.make(
+            self.request_id, ends_unix_us, request.resumed, request.flags, self._thinking
+        )
+
+    @property
+    def _thinking(self) -> StreamThinking:
+        """Return how a gateway that goes on with the stream reads its text, once that is known."""
+        if self.request.resumed is not None:
+            return self.request.resumed.thinking
+        how, until = self.response.answer_format.thinking, self.budget.thinking
+        until_us = 0 if until is None else SYSTEM_CLOCK.unix_us() + round(until.remaining_s() * 1e6)
+        return StreamThinking(how, tuple(dict(how.marker_ids).values()), max(0, until_us))
 
     @property
     def reasoning_tokens(self) -> int:

@@ -179,6 +179,7 @@ from shared.messages.response_cache import (
 from shared.messages.routing import (
     ALL_EMITTED,
     NO_LENDER,
+    TELL_REPLAY,
     WARM_EPOCH,
     Cancel,
     CancelAck,
@@ -337,6 +338,7 @@ __all__ = [
     "PASSAGES",
     "SENTENCES",
     "SHORT_OF_BLOCKS",
+    "TELL_REPLAY",
     "TRIMMED_PARTS",
     "TURNS",
     "WARM_EPOCH",

@@ -11,6 +11,7 @@ from shared.sampling.parameters import SamplingParams
 WARM_EPOCH = 0
 """The epoch of what is warmed for a request: before all of its routes."""
 ALL_EMITTED = -1
+TELL_REPLAY = -2
 """The value of `Open.emitted_chars` where the client has all the text that the replayed ids give."""
 
 
@@ -21,7 +22,8 @@ class Open:
     `prompt_tail`: the last prompt ids, the context in which the first output token is decoded.
     `replay`: output ids the gateway has already got, `emitted_chars`: how much of their text went
     to the client; both 0 for a new request. The next token has position `next_position`. A gateway that has
-    taken over the stream of another one says ALL_EMITTED.
+    taken over the stream of another one says ALL_EMITTED, or TELL_REPLAY where it has to read that text once
+    more: then it comes at once, in a row without ids, as it would have with the last of them.
     `prefill` and `decode` are the instances that send the tokens; "" = whoever does. `shown_ids`: special
     tokens that stand in the text all the same. The text ends before any of `stop`, and before what matches
     any of `stop_regex`.

@@ -95,7 +95,7 @@ async def test_grpc_hears_the_same_and_so_does_who_shares_the_computation(nats_u
         assert heard[-1].end.usage.reasoning_tokens == len(SAID)  # its closing is not among these ids
 
 
-async def test_a_stream_with_thinking_is_not_resumable(nats_url: str) -> None:
+async def test_a_stream_with_thinking_is_resumable(nats_url: str) -> None:
     chat = pb.ChatPrompt(messages=[pb.ChatMessage(role="user", content="hello")])
     async with edge(nats_url) as here:
         teach(here)
@@ -103,7 +103,7 @@ async def test_a_stream_with_thinking_is_not_resumable(nats_url: str) -> None:
         said = asyncio.create_task(say(here, SAID))
         got = [event async for event in call]
         await said
-    assert got[0].prompt.resume_token == ""
+    assert "~think.1.-1." in got[0].prompt.resume_token
     assert got[-1].end.outcome == pb.OUTCOME_FINISHED
 
 

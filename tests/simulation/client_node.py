@@ -56,8 +56,11 @@ class ClientNode:
     ) -> asyncio.Task[Answer]:
         """Ask over gRPC; the answer says how it ended."""
         metadata = (("authorization", f"Bearer {key}"),) if key else ()
-        stub = rpc.InferenceStub(MemoryChannel(f"{gateway}:{GRPC_PORT}"))  # type: ignore[arg-type]  # a stand-in
-        return self.start(generate(stub, message, timeout_s, metadata), name)
+        return self.start(generate(self.stub(gateway), message, timeout_s, metadata), name)
+
+    def stub(self, gateway: str) -> rpc.InferenceStub:
+        """Return the calls of a gateway; they are to be made in this node."""
+        return rpc.InferenceStub(MemoryChannel(f"{gateway}:{GRPC_PORT}"))  # type: ignore[arg-type]  # a stand-in
 
     def finish(
         self, gateway: str, message: pb.GenerateRequest, *, name: str = "call"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,81 @@ def test_a_thinking_is_closed_at_its_deadline(model: Path) -> None:
     assert early.ids[: place - 1] == plain.ids[: place - 1]
     assert closing(model) not in plain.ids[: place + 1]
     assert 0 < place < TOKENS
+
+
+# ---- at another gateway -----------------------------------------------------------------------------
+
+OTHER_GATEWAY = "gateway-1"
+
+
+@dataclass(slots=True)
+class Heard:
+    """What came of a stream: its token, its tokens, and what was thought and said."""
+
+    token: str = ""
+    ids: list[int] = field(default_factory=list)
+    thought: str = ""
+    said: str = ""
+    end: pb.Terminal | None = None
+
+    async def take(self, call: AsyncIterable[pb.GenerateEvent], most: int) -> None:
+        """Take events in up to the one that brings token `most`."""
+        async for event in call:
+            self.token = event.prompt.resume_token or self.token
+            self.ids += event.text.token_ids
+            self.thought += event.text.reasoning
+            self.said += event.text.text
+            if event.HasField("end"):
+                self.end = event.end
+            if len(self.ids) >= most:
+                return
+
+
+async def gone_on_with(fleet: Fleet, message: pb.GenerateRequest, received: int) -> Heard:
+    """Leave a gateway that is gone after so many tokens, and go on at another one."""
+    await fleet.server.start()
+    gateways = [GATEWAY, OTHER_GATEWAY]
+    for name in [*WORKERS, *gateways]:
+        fleet.start(name)
+    await fleet.are_ready(WORKERS)
+    heard = Heard()
+    client = fleet.client()
+
+    async def ask() -> None:
+        await heard.take(client.stub(GATEWAY).Generate(message, timeout=LIMIT_S), received)
+
+    async def resume() -> None:
+        resumed = pb.ResumeRequest(token=heard.token, received_tokens=len(heard.ids), request=message)
+        await heard.take(client.stub(OTHER_GATEWAY).Resume(resumed, timeout=LIMIT_S), TOKENS + 1)
+
+    await client.start(ask(), "asked")
+    if received <= TOKENS:
+        fleet.crash(GATEWAY)
+        await client.start(resume(), "resumed")
+    return heard
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model: Path) -> Heard:
+    return heard_of(model, TOKENS + 1)
+
+
+def heard_of(model: Path, received: int) -> Heard:
+    message = request(max_tokens=BUDGET)
+    message.resumable = True
+    with fleet_of(received, model) as fleet:
+        return fleet.world.run(gone_on_with(fleet, message, received), limit_s=LIMIT_S)
+
+
+@pytest.mark.thorough(but="21")
+@pytest.mark.parametrize("received", [BUDGET // 2 + 1, BUDGET + 1, BUDGET + 20])
+def test_a_stream_goes_on_at_another_gateway_in_its_thinking_and_behind_it(
+    model: Path, undisturbed: Heard, received: int
+) -> None:
+    heard = heard_of(model, received)
+    assert (heard.thought, heard.said) == (undisturbed.thought, undisturbed.said)
+    assert heard.ids == undisturbed.ids
+    assert heard.end is not None
+    assert heard.end.usage.reasoning_tokens == BUDGET + 2
+    assert undisturbed.thought
+    assert undisturbed.said

@@ -269,8 +269,6 @@ class Preparation:
     def _read_answer(self, request: Request, prompt: Prompt, answer_format: AnswerFormat) -> Request:
         """The text is read for what the model thinks, and for calls of its tools, which it writes in their
         format alone.
-
-        Where the thinking ends, a gateway that takes the stream over cannot see: it cannot be resumed.
         """
         self._response.read_answer(answer_format)
         tool_format, sampling = answer_format.tool_format, request.sampling
@@ -282,13 +280,7 @@ class Preparation:
         if rule is not None:
             sampling = replace(sampling, thinking=rule)
         shown_ids = dict.fromkeys((*dict(prompt.thinking.marker_ids).values(), *prompt.marker_ids.values()))
-        thinks = bool(prompt.thinking.format)
-        return replace(
-            request,
-            sampling=sampling,
-            shown_ids=tuple(shown_ids),
-            resume_tokens=None if thinks else request.resume_tokens,
-        )
+        return replace(request, sampling=sampling, shown_ids=tuple(shown_ids))
 
     def _begin_log(self, request: Request, prompt_ids: Sequence[int]) -> None:
         """Begin the log of what the client is told, with its own prompt where it wants that."""

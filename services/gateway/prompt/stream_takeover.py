@@ -1,7 +1,8 @@
 """Take the stream of another gateway over: a decode worker has what was drawn, and hands it over.
 
 The tokens that the client has become the log of a request of our own, which goes on as one whose route has
-failed does. What was drawn beyond them is drawn again, alike.
+failed does. What was drawn beyond them is drawn again, alike. Where a part of the text is what the model
+thinks, the text that the client has is read once more, in silence.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.answer.answer_format import AnswerFormat
 from services.gateway.fleet.default_sampling import sampling_in_force
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.prompt.preparation import PreparedPrompt
@@ -50,14 +52,19 @@ class StreamTakeover:
         scope, claim = self._scope, self._claim
         view, stream = await self._find_stream()
         model = replace(ModelIdentity.of(view.heartbeat), adapter=stream.adapter)
-        request = replace(scope.request, sampling=stream.sampling, open_sampling=())
+        thinking = claim.thinking
+        request = replace(
+            scope.request, sampling=stream.sampling, open_sampling=(), shown_ids=thinking.shown_ids
+        )
+        answer_format = AnswerFormat(thinking.how)
+        scope.response.read_answer(answer_format)
         ids = tuple(unpack_ids(stream.token_ids))
         prompt_ids, output_ids = ids[: stream.prompt_len], ids[stream.prompt_len :]
         kept = output_ids[: kept_tokens(claim.received_tokens, len(output_ids), finished=stream.finished)]
         scope.state.take_over_stream(
             model.served_name,
             stream.sampling.max_tokens,
-            TokenLog(len(prompt_ids), list(kept), taken_over=True),
+            TokenLog(len(prompt_ids), list(kept), taken_over=True, rereads=not answer_format.is_plain),
             len(prompt_ids) + claim.received_tokens,
         )
         scope.timeline.mark_phase("admit")
@@ -75,7 +82,7 @@ class StreamTakeover:
         layout = usual_layout(scope.context.fleet.instances("decode"), model)
         hasher = BlockHasher.of(scope.context.config.fleet_key)
         hashes = RequestHashes(hasher, layout, request.cache_scope, (), adapter=model.adapter.digest)
-        return PreparedPrompt(request, model, prompt_ids, hashes, told)
+        return PreparedPrompt(request, model, prompt_ids, hashes, told, answer_format)
 
     async def _find_stream(self) -> tuple[InstanceView, HandedOver]:
         """Ask all decode workers at once: the stream may have moved since its token was made."""

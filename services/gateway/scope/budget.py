@@ -86,12 +86,20 @@ class Budget:
         if request.ttft_deadline_ms is not None:
             first_token_s = request.ttft_deadline_ms / 1000
         first_token_end_s = min(began_s + first_token_s, total_end_s)
-        inter_token_ms, thinking_ms = request.inter_token_deadline_ms, request.thinking_use.deadline_ms
+        inter_token_ms = request.inter_token_deadline_ms
         return cls(
             Deadline(first_token_end_s),
             Deadline(total_end_s),
             max(0.0, first_token_end_s - now_s),
             None if inter_token_ms is None else inter_token_ms / 1000,
             began_s,
-            None if thinking_ms is None else Deadline(began_s + thinking_ms / 1000),
+            _thinking_end(request, began_s, clock),
         )
+
+
+def _thinking_end(request: Request, began_s: float, clock: Clock) -> Deadline | None:
+    """Return when the thinking is closed: of a stream that it goes on with, as that began."""
+    if request.resumed is not None and (until_us := request.resumed.thinking.until_unix_us):
+        return Deadline.after((until_us - clock.unix_us()) / 1e6, clock)
+    thinking_ms = request.thinking_use.deadline_ms
+    return None if thinking_ms is None else Deadline(began_s + thinking_ms / 1000)

@@ -50,6 +50,8 @@ class ResponseBuffer:
         """The future of the reader, while there is nothing to read."""
         self.answer_format = PLAIN_ANSWER
         self._reader: AnswerReader | None = None
+        self._is_whole = self._is_read = False
+        """The last row is there; the reader has told all that it kept back."""
         self._held = False
 
     def hold(self) -> None:
@@ -66,6 +68,7 @@ class ResponseBuffer:
         """Read the text, of which nothing has come yet, in this format."""
         self.answer_format = answer_format
         self._reader = None if answer_format.is_plain else answer_format.reader()
+        self._is_whole = self._is_read = False
 
     @property
     def has_called(self) -> bool:
@@ -102,10 +105,25 @@ class ResponseBuffer:
         self._prompt_logprobs += logprobs
         self._fill()
 
+    def skip_text(self, text: str, *, whole: bool = False) -> None:
+        """Read text that the client has of another gateway; nothing was put before. `whole`: it has all."""
+        if self._reader is not None:
+            delta = pb.TextDelta(text=text)
+            self._reader.read_delta(delta)
+            self._is_read = whole
+
     def put_text(
-        self, position: int, ids: tuple[int, ...], text: str, logprobs: tuple[TokenLogprob, ...]
+        self,
+        position: int,
+        ids: tuple[int, ...],
+        text: str,
+        logprobs: tuple[TokenLogprob, ...],
+        *,
+        whole: bool = False,
     ) -> None:
-        """Add a row that goes on where the last one ended; raises Cancelled when too much is unread."""
+        """Add a row that goes on where the last one ended, and is the last one with `whole`; raises Cancelled
+        when too much is unread."""
+        self._is_whole = whole
         if self._text is None:
             self._text = pb.GenerateEvent()  # filled in place: a delta put into it would be copied
             self._text.text.position = position
@@ -161,8 +179,9 @@ class ResponseBuffer:
             return event
         if event is not None:
             self._reader.read_delta(event.text)
-        if self._end is None:
+        if self._is_read or (self._end is None and not self._is_whole):
             return event
+        self._is_read = True  # with the last tokens: who has those has all, and may go on from there
         last = pb.GenerateEvent() if event is None else event
         self._reader.end_delta(last.text)
         return event if last.text == pb.TextDelta() else last

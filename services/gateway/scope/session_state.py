@@ -36,6 +36,7 @@ class RowVerdict(Enum):
     STALE = auto()
     DUPLICATE = auto()
     GAP = auto()
+    REPLAY = auto()
 
 
 @dataclass(slots=True)
@@ -193,12 +194,18 @@ class SessionState:
     def accept_row(
         self, epoch: int, position: int, ids: tuple[int, ...], text: str, finish: str
     ) -> RowVerdict:
-        """Take one row of text in; only what continues the log is to be relayed."""
+        """Take one row of text in; only what continues the log is to be relayed. The first one of a stream
+        that is read once more is the text that its client has: REPLAY."""
         if epoch != self.epoch or self.finish or self.phase is RequestPhase.ENDED:
             return RowVerdict.STALE
         arrival = self.log.arrival(position, len(ids))
         if arrival is not Arrival.NEXT:
             return RowVerdict.DUPLICATE if arrival is Arrival.DUPLICATE else RowVerdict.GAP
+        if self.log.rereads:
+            if ids or finish:
+                return RowVerdict.GAP
+            self.log.take_replay(text)
+            return RowVerdict.REPLAY
         self.log.append(ids, text)
         self.epoch_tokens += len(ids)
         self.finish = finish

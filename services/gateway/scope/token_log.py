@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from shared.messages import ALL_EMITTED
+from shared.messages import ALL_EMITTED, TELL_REPLAY
 
 
 class Arrival(Enum):
@@ -23,6 +23,7 @@ class TokenLog:
     `emitted_chars` counts the characters of text that went towards the client, so that a new
     detokenizer can go on at exactly that point. `texts` is that text where it is wanted again, else None.
     `taken_over`: the first ids came by another gateway, and how many characters they have nobody knows here.
+    `rereads`: a detokenizer has still to tell their text, which is read once more.
     """
 
     prompt_tokens: int
@@ -30,11 +31,14 @@ class TokenLog:
     emitted_chars: int = 0
     texts: list[str] | None = None
     taken_over: bool = False
+    rereads: bool = False
 
     @property
     def told_chars(self) -> int:
         """The characters for `Open`. A decoder gives the same text for the same ids, whoever asks."""
-        return ALL_EMITTED if self.taken_over else self.emitted_chars
+        if self.taken_over:
+            return TELL_REPLAY if self.rereads else ALL_EMITTED
+        return self.emitted_chars
 
     @property
     def next_position(self) -> int:
@@ -53,6 +57,11 @@ class TokenLog:
         if position + count <= end:
             return Arrival.DUPLICATE
         return Arrival.GAP
+
+    def take_replay(self, text: str) -> None:
+        """Take the text of the ids that came by another gateway: from here on its length is known."""
+        self.emitted_chars = len(text)
+        self.taken_over = self.rereads = False
 
     def append(self, ids: tuple[int, ...], text: str) -> None:
         self.ids.extend(ids)

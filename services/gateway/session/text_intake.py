@@ -53,6 +53,9 @@ class TextIntake:
         verdict = state.accept_row(epoch, position, token_ids, text, finish)
         if verdict is RowVerdict.RELAY:
             self._relay_row(row, now_s)
+        elif verdict is RowVerdict.REPLAY:
+            self._response.skip_text(text)
+            self._watch.record_arrival(now_s)
         elif verdict is RowVerdict.STALE:
             metrics.STALE_MESSAGES.inc()
         elif verdict is RowVerdict.DUPLICATE:
@@ -93,7 +96,7 @@ class TextIntake:
             self._meter.draw(len(row.token_ids))
         if row.position < self._state.relayed_position:
             self._note_tokens(row, now_s)
-            self._skip_row(row.position + len(row.token_ids))
+            self._skip_row(row)
         else:
             self._hand_on(row, now_s)
         self._work.put_row(row, now_s)
@@ -111,7 +114,8 @@ class TextIntake:
         if self._work.left is not None:
             return
         try:
-            self._response.put_text(row.position, row.token_ids, row.text, row.logprobs)
+            whole = bool(row.finish)
+            self._response.put_text(row.position, row.token_ids, row.text, row.logprobs, whole=whole)
         except Cancelled as error:
             self._work.leave(error)  # the client does not read
 
@@ -123,9 +127,10 @@ class TextIntake:
         if row.finish:
             self._timeline.mark_last_row()
 
-    def _skip_row(self, end: int) -> None:
+    def _skip_row(self, row: TextRow) -> None:
         """The client of a resumed stream has this row already. One that it has a part of cannot be cut, as
         its text belongs to all its ids."""
-        if end > self._state.relayed_position:
+        self._response.skip_text(row.text, whole=bool(row.finish))
+        if row.position + len(row.token_ids) > self._state.relayed_position:
             lost = "the stream cannot be gone on with exactly where it broke: send the request again"
             self._interruption.interrupt(StreamLost(lost, hop="gateway"))

@@ -12,7 +12,7 @@ from services.detokenizer.decoder_sessions import DecodedOutput, DecoderSessions
 from shared.actor.lease import LEASE_S
 from shared.deadline import Deadline
 from shared.errors import Cancelled, DeadlineExpired, InvalidRequest, NotFound, Overloaded, StaleEpoch
-from shared.messages import ALL_EMITTED, CancelAck, Mark, Open, Tokens, pack_ids
+from shared.messages import ALL_EMITTED, TELL_REPLAY, CancelAck, Mark, Open, Tokens, pack_ids
 from shared.sampling.parameters import TokenLogprob
 from tests.support.clock import FakeClock
 from tests.support.metric import value
@@ -379,6 +379,20 @@ def test_a_gateway_that_took_a_stream_over_gets_what_follows_the_replayed_tokens
     assert before + text_of(after) == TEXT
 
 
+@pytest.mark.parametrize("cut", range(len(IDS)))
+@pytest.mark.parametrize("stop", [(), ("runs shallow",)])
+def test_a_gateway_that_reads_the_text_once_more_gets_that_of_the_replay_at_once(
+    sessions: DecoderSessions, cut: int, stop: tuple[str, ...]
+) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(stop=stop), None)
+    before = text_of(sessions.decode_tokens(step(IDS[:cut], 0)))
+    opened = opening(replay=IDS[:cut], emitted=TELL_REPLAY, at=cut, stop=stop)
+    (told,) = sessions.open_decoder("another", 1, opened, None).texts
+    assert (told.text, told.position, told.token_ids, told.finish) == (before, cut, (), "")
+    after = sessions.decode_tokens(replace(step(IDS[cut:], cut, finish="length"), request_ids=("another",)))
+    assert before + text_of(after) == TEXT
+
+
 def test_text_of_the_replay_that_was_not_sent_comes_with_the_next_tokens(sessions: DecoderSessions) -> None:
     sessions.open_decoder(REQUEST, 2, opening(replay=IDS[:3], emitted=2, at=3), None)
     output = sessions.decode_tokens(step(IDS[3:], 3, epoch=2, finish="length"))
@@ -581,7 +595,7 @@ def test_a_malformed_row_of_an_unknown_request_is_reported(sessions: DecoderSess
         opening(tail=(5,) * (MAX_PROMPT_TAIL_TOKENS + 1)),
         opening(replay=IDS, at=1),
         opening(replay=IDS[:1], at=1, emitted=100),
-        opening(emitted=-2),
+        opening(emitted=-3),
         opening(stop=("",)),
         Open(GATEWAY, b"abc", b"", 0, 0, ()),
     ],

@@ -13,9 +13,11 @@ from services.gateway.request.resume_token import (
     ResumeClaim,
     ResumePoint,
     ResumeTokens,
+    StreamThinking,
 )
 from shared.errors import InvalidRequest
 from shared.files.api_key_file import ApiKey
+from shared.messages import PromptThinking
 from tests.support.clock import FakeClock
 
 FLEET_KEY = "ab" * 32
@@ -50,6 +52,17 @@ def test_a_token_carries_the_changes_of_settings_that_the_stream_has() -> None:
     assert claim(TOKEN).flags == ()
     with pytest.raises(InvalidRequest):
         claim(token.replace("~12.3~", "~12.4~"))
+
+
+def test_a_token_carries_how_the_text_of_its_stream_is_read() -> None:
+    how = PromptThinking("think", True, opening_id=-1, closing_id=151668)
+    thinking = StreamThinking(how, (151667, 151668), ENDS_US)
+    token = tokens().make("gateway-0.abcdef", ENDS_US, flags=("12@gateway-0",), thinking=thinking)
+    assert (claim(token).thinking, claim(token).flags) == (thinking, (12,))
+    assert claim(tokens().make("gateway-0.abcdef", ENDS_US, thinking=thinking)).thinking == thinking
+    assert claim(TOKEN).thinking == StreamThinking()
+    with pytest.raises(InvalidRequest):
+        claim(token.replace("~think.1.", "~think.0."))
 
 
 def test_a_token_fits_into_an_event_id() -> None:

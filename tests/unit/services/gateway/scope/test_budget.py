@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.config import GatewayConfig
+from services.gateway.request.resume_token import ResumeClaim, StreamThinking
 from services.gateway.scope.budget import (
     END_S,
     GRPC_MARGIN_S,
@@ -78,6 +82,19 @@ def test_deadlines_count_from_the_arrival_of_the_call(
     assert seconds(budget, clock) == expected
     assert budget.first_token_s == pytest.approx(expected[0])
     assert budget.arrived_s == 997.0
+
+
+def test_the_thinking_of_a_stream_that_is_gone_on_with_is_closed_when_it_was_to_be() -> None:
+    clock = FakeClock()
+    asked = text_request(thinking=pb.Thinking(deadline_ms=5000))
+    now_us = clock.unix_us()
+    thinking = StreamThinking(until_unix_us=now_us + 1_500_000)
+    claim = ResumeClaim("a.b", "a.b", now_us, 0, 3, thinking=thinking)
+    budgets = [Budget.of(each, CONFIG, None, clock) for each in (asked, replace(asked, resumed=claim))]
+    assert [each.thinking and each.thinking.remaining_s(clock) for each in budgets] == [
+        pytest.approx(5.0),
+        pytest.approx(1.5),
+    ]
 
 
 SESSIONS = 256

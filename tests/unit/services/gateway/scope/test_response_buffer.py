@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.answer.answer_format import AnswerFormat
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.response_buffer import MAX_EVENT_LOGPROBS, ResponseBuffer
 from shared import errors
+from shared.messages import PromptThinking
 from shared.sampling.parameters import MAX_TOP_LOGPROBS, TokenLogprob
 
 TOP = tuple((200_000 + number, -1.5) for number in range(MAX_TOP_LOGPROBS))
@@ -100,3 +102,36 @@ async def test_the_first_end_stands() -> None:
     response.put_end(Outcome.finished("stop"))
     response.put_end(Outcome.of(errors.Cancelled("late")))
     assert (await response.take_response()).end == Outcome.finished("stop")
+
+
+THINKS = AnswerFormat(PromptThinking("think", begun=True))
+WRITTEN = "I see.\n</think>\n\nYes. "
+
+
+@pytest.mark.parametrize("cut", range(len(WRITTEN) + 1))
+async def test_text_that_the_client_has_is_read_in_silence(cut: int) -> None:
+    first, second = ResponseBuffer(100), ResponseBuffer(100)
+    heard = pb.TextDelta()
+    for response, text in ((first, WRITTEN[:cut]), (second, WRITTEN[cut:])):
+        response.read_answer(THINKS)
+        if response is second:
+            response.skip_text(WRITTEN[:cut], whole=not text)
+        response.put_text(5, (1,), text, (), whole=response is second or cut == len(WRITTEN))
+        if response is second:
+            response.put_end(Outcome.finished("stop"))
+        part = await response.take_response()
+        assert part.delta is not None
+        heard.reasoning += part.delta.reasoning
+        heard.text += part.delta.text
+    assert (heard.reasoning, heard.text) == ("I see.", "Yes. ")
+
+
+async def test_what_was_kept_back_goes_out_with_the_last_tokens() -> None:
+    response = ResponseBuffer(100)
+    response.read_answer(THINKS)
+    response.put_text(5, (1,), "Hm. ", (), whole=True)
+    part = await response.take_response()
+    assert part.delta is not None
+    assert (part.delta.reasoning, list(part.delta.token_ids)) == ("Hm. ", [1])
+    response.put_end(Outcome.finished("stop"))
+    assert (await response.take_response()).delta is None

@@ -8,6 +8,7 @@ from services.gateway.fleet.routing import RoutingDecision
 from services.gateway.scope.session_state import RequestPhase, RowVerdict, SessionState, is_final
 from services.gateway.scope.token_log import Arrival, TokenLog
 from shared.errors import InvalidRequest, NotFound, Overloaded, TooLarge, Unavailable
+from shared.messages import TELL_REPLAY
 
 ROUTE = RoutingDecision("decode-0", "prefill-0", "detokenizer-0", "speculator-0")
 
@@ -68,6 +69,17 @@ def test_a_row_that_skips_a_position_is_a_gap_and_is_not_logged() -> None:
     state = placed()
     assert row(state, 6) is RowVerdict.GAP
     assert state.log.ids == []
+
+
+def test_a_stream_that_is_read_once_more_begins_with_the_text_of_its_client() -> None:
+    state = placed()
+    state.take_over_stream("m", 9, TokenLog(5, [1, 2], taken_over=True, rereads=True), 7)
+    assert state.log.told_chars == TELL_REPLAY
+    assert row(state, 7, (3,)) is RowVerdict.GAP
+    assert row(state, 7, ()) is RowVerdict.REPLAY
+    assert (state.log.ids, state.log.told_chars) == ([1, 2], 0)
+    assert row(state, 7, (3,)) is RowVerdict.RELAY
+    assert (state.log.ids, state.log.told_chars) == ([1, 2, 3], 1)
 
 
 def test_a_row_of_another_epoch_is_stale() -> None:
