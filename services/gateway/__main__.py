@@ -34,7 +34,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         for name, watch in gateway.watchers(service.changed).items():
             service.supervisor.start_task(name, watch)
         service.on_drain(gateway.key_gate.keeper.leave)
-        service.on_drain(gateway.grpc.drain)
+        service.on_drain(gateway.drain)
         if service.config.share_ports:
             service.on_drain(gateway.leave_ports)
         await gateway.grpc.serving.wait()

@@ -8,6 +8,7 @@ from functools import partial
 
 from services.gateway.admission.admission_queue import AdmissionQueue
 from services.gateway.admission.agent_sessions import AgentSessions
+from services.gateway.admission.drain_gate import DrainGate
 from services.gateway.admission.model_levels import ModelLevels
 from services.gateway.admission.pressure import Pressure
 from services.gateway.config import GatewayConfig
@@ -70,6 +71,7 @@ class SessionContext:
     agent_sessions: AgentSessions
     useful_marker: UsefulMarker | None
     regions: Regions | None
+    drain_gate: DrainGate
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -153,6 +155,7 @@ class SessionContext:
             agent_sessions=AgentSessions(),
             useful_marker=read_useful_marker(config),
             regions=Regions.of(config.region, config.zone, fleet),
+            drain_gate=DrainGate(),
         )
 
 

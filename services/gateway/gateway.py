@@ -129,10 +129,20 @@ class Gateway:
         """Leave the ports to the other gateways that share them, before the last calls have ended."""
         if not self._has_neighbour():
             return
+        self.context.drain_gate.hears_last_calls = True
         await divert_new_connections((self.grpc.address, self.http.address))
         self.context.tasks.start("leave-grpc-port", self.grpc.leave_port())
         await self.http.leave_port()
         await asyncio.sleep(LAST_CALLS_S)
+
+    async def drain(self) -> None:
+        """Return when all is answered: what is live, and what connections ask last as the ports are left."""
+        await self.grpc.drain()
+        while self.context.drain_gate.hears_last_calls:
+            await self.http.hear_last()
+            if not (self.registry.live_count or self.text_calls.live_count):
+                break
+            await self.grpc.drain()
 
     def _has_neighbour(self) -> bool:
         """Return whether another gateway listens where this one does; else nobody would be connected anew."""

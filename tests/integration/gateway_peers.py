@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -257,6 +257,7 @@ class Running:
     http: HttpServer
     text_calls: TextCalls
     context: SessionContext
+    drain: Callable[[], Coroutine[object, object, None]]
 
     def degrade(self, level: DegradationLevel) -> None:
         """Put what is left out of MODEL at this level, from where it follows the pressure."""
@@ -303,6 +304,7 @@ async def gateway_named(
         yield Running(
             *(stub, channel, built.registry, built.grpc, view, built.key_gate, built.http, built.text_calls),
             built.context,
+            built.drain,
         )
     finally:
         await channel.close(None)

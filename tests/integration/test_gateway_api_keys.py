@@ -476,9 +476,9 @@ async def dropped_before_admission(running: Running, peers: Fleet, client: Clien
 
 
 async def drained(running: Running, _: Fleet, client: Client) -> None:
-    running.registry.closing = True
+    running.registry.drain_gate.closing = True
     assert (await client.ask(running)).status is grpc.StatusCode.UNAVAILABLE
-    running.registry.closing = False
+    running.registry.drain_gate.closing = False
 
 
 @pytest.mark.thorough(but="finished | failed | expired | dropped_in_mid_stream | shed")

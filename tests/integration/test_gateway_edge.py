@@ -285,7 +285,7 @@ async def test_a_draining_gateway_finishes_what_is_live_and_takes_nothing_new(na
         call = asyncio.create_task(generate(running.stub, ask("hello")))
         envelope, _ = await peers.placed()
         drain = asyncio.create_task(running.server.drain())
-        await until(lambda: running.registry.closing)
+        await until(lambda: running.registry.drain_gate.closing)
         refused = await generate(running.stub, ask("hello"))
         assert not drain.done()
         await peers.text(envelope.request_id, 5, "a", finish="stop")

@@ -268,12 +268,9 @@ async def test_a_stream_that_ends_as_the_port_is_left_leaves_room_for_one_more_r
     """Its head was sent before anybody knew that the connection ends."""
     async with edge(nats_url) as here:
         host, _, port = here.running.http.address.rpartition(":")
-        body = json.dumps({"prompt": "hello", "stream": True}).encode()
-        head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        head += f"Content-Length: {len(body)}\r\n\r\n"
         reader, writer = await asyncio.open_connection(host, int(port))
         async with asyncio.timeout(TIMEOUT_S):
-            writer.write(head.encode() + body)
+            writer.write(posted({"prompt": "hello", "stream": True}))
             envelope, _ = await here.peers.placed()
             await here.peers.text(envelope.request_id, 5, "x")
             await reader.readuntil(b"data: ")
@@ -286,6 +283,42 @@ async def test_a_stream_that_ends_as_the_port_is_left_leaves_room_for_one_more_r
         writer.close()
         assert b"HTTP/1.1 200 " in rest
         assert b"connection: close" in rest.lower()
+
+
+async def test_what_is_asked_behind_a_stream_as_a_gateway_drains_is_served_where_its_ports_are_left(
+    nats_url: str,
+) -> None:
+    async with edge(nats_url) as here:
+        host, _, port = here.running.http.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(TIMEOUT_S):
+            writer.write(posted({"prompt": "hello", "stream": True}))
+            first, _ = await here.peers.placed()
+            await here.peers.text(first.request_id, 5, "x")
+            await reader.readuntil(b"data: ")
+            here.running.context.drain_gate.hears_last_calls = True
+            await here.running.http.leave_port()
+            drain = asyncio.create_task(here.running.drain())
+            await until(lambda: here.running.registry.drain_gate.closing)
+            await here.peers.text(first.request_id, 6, "y", finish="stop")
+            await reader.readuntil(b"[DONE]")
+            here.peers["prefill-0"].got.clear()
+            writer.write(posted({"prompt": "again"}))
+            second, _ = await here.peers.placed()
+            assert not drain.done()
+            await here.peers.text(second.request_id, 5, "z", finish="stop")
+            rest = await reader.read()
+            await drain
+        writer.close()
+        assert b"HTTP/1.1 200 " in rest
+        assert b"connection: close" in rest.lower()
+
+
+def posted(asked: dict[str, object]) -> bytes:
+    """A request for a completion, as its bytes."""
+    body = json.dumps(asked).encode()
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def refuses(host: str, port: int) -> bool:

@@ -172,7 +172,7 @@ async def test_a_hop_that_is_no_service_is_counted_as_unknown(nats_url: str) -> 
 async def test_a_request_that_comes_to_a_draining_gateway_is_counted(nats_url: str) -> None:
     counted = Counted("gateway", "drain")
     async with fleet(nats_url), gateway(nats_url) as running:
-        running.registry.closing = True
+        running.registry.drain_gate.closing = True
         answer = await generate(running.stub, ask("hello"))
         await counted.once()
     assert answer.status is grpc.StatusCode.UNAVAILABLE

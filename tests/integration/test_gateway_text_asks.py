@@ -414,7 +414,7 @@ async def test_a_draining_gateway_answers_what_it_was_asked_and_takes_no_new_cal
         first = asyncio.ensure_future(running.stub.Tokenize(pb.TokenizeRequest(text="a")))
         await until(lambda: held)
         drain = asyncio.create_task(running.server.drain())
-        await until(lambda: running.registry.closing)
+        await until(lambda: running.registry.drain_gate.closing)
         error = await refused(running.stub.Tokenize(pb.TokenizeRequest(text="b")))
         assert not drain.done()
         envelope, message = peers["tokenizer-0"].got[0]

@@ -69,12 +69,14 @@ class TextCalls:
         self._turns = itertools.count()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._closing = False
         context.fleet.on_lost(self._on_instance_lost)
 
+    @property
+    def live_count(self) -> int:
+        return len(self._live)
+
     async def drain(self) -> None:
-        """Take no new call and return when the live ones have ended."""
-        self._closing = True
+        """Return when the live ones have ended."""
         await self._idle.wait()
 
     @asynccontextmanager
@@ -110,9 +112,8 @@ class TextCalls:
 
     def _check_room(self) -> None:
         """Raise Unavailable while draining, Overloaded where as many calls are live as may be."""
+        self.context.drain_gate.check()
         limit = self.context.config.max_text_calls
-        if self._closing:
-            raise Unavailable("this gateway is draining: use another one", hop="gateway")
         if self._admitted >= limit:
             metrics.SHED.labels(hop="gateway", reason="calls").inc()
             raise Overloaded(

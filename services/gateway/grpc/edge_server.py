@@ -131,19 +131,23 @@ class EdgeServer:
         await self._server.stop(MAX_DRAIN_S)
 
     async def drain(self) -> None:
-        """Tell clients to go elsewhere, then wait for the live requests."""
-        self._registry.closing = True
+        """Tell clients to go elsewhere, then wait for the live requests and calls."""
+        self._registry.drain_gate.closing = True
         await self._set_health(serving=False)
         await asyncio.gather(self._registry.drain_sessions(), self._text_calls.drain())
 
     async def stop(self) -> None:
         """Cancel what is left, then close every call; bounded."""
+        self._registry.drain_gate.closing = True
+        self._registry.drain_gate.hears_last_calls = False
         await self._registry.cancel_sessions(CANCEL_TIMEOUT_S)
         await self._server.stop(STOP_GRACE_S)
 
     def can_serve(self) -> bool:
         """Whether every role that a request needs has an instance, and this gateway is not going away."""
-        return not self._registry.closing and all(self._fleet.instances(role) for role in REQUIRED_ROLES)
+        return not self._registry.drain_gate.closing and all(
+            self._fleet.instances(role) for role in REQUIRED_ROLES
+        )
 
     async def _set_health(self, *, serving: bool) -> None:
         status = (

@@ -131,6 +131,11 @@ class HttpServer:
             self._connections.listener.stop()
             await self._connections.leave()
 
+    async def hear_last(self) -> None:
+        """Wait a moment for what clients ask next that were answered as the port was left; bounded."""
+        if self._connections is not None:
+            await self._connections.hear_last()
+
     async def stop(self) -> None:
         """Close every connection; bounded."""
         if self._connections is not None:

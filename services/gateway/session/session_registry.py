@@ -91,7 +91,7 @@ class SessionRegistry:
         self._turns = itertools.count()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.closing = False
+        self.drain_gate = context.drain_gate
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -120,9 +120,11 @@ class SessionRegistry:
 
     def check_room(self, tenant: str, count: int) -> None:
         """Raise Overloaded when `count` more of `tenant` have no room, Unavailable while draining."""
-        if self.closing:
+        try:
+            self.drain_gate.check()
+        except Unavailable:
             metrics.SHED.labels(hop="gateway", reason="drain").inc()
-            raise Unavailable("this gateway is draining: use another one", hop="gateway")
+            raise
         self._shares.check_room(tenant, count, self._context.admission_queue.seconds_per_end())
 
     async def estimate_hardness(self, request: Request, budget: Budget) -> Hardness | None:
@@ -220,8 +222,7 @@ class SessionRegistry:
         return bool(self._live)
 
     async def drain_sessions(self) -> None:
-        """Take no new request and return when the live ones have ended."""
-        self.closing = True
+        """Return when the live ones have ended."""
         await self._idle.wait()
 
     def cancel_session(self, request_id: str, tenant: str) -> bool:
@@ -236,7 +237,6 @@ class SessionRegistry:
 
     async def cancel_sessions(self, timeout_s: float) -> None:
         """End what is still live; bounded."""
-        self.closing = True
         for session in list(self._live.values()):
             session.end_for_shutdown()
         try:
