@@ -35,6 +35,7 @@ class DecodeJob(Job):
     speculator: str
     adapter_name: str  # what clients call it
     longest: int  # the most tokens it can grow to
+    expected: int = 0  # the tokens that it is not expected to exceed; 0: nobody knows
     envelope: Envelope  # of the Reserve, for its answer
     peer_role: str = "prefill"
     peer_incarnation: int = 0  # of a decode worker
@@ -85,10 +86,12 @@ class DecodeJob(Job):
         return self.started_s if self.is_local else self.ready_s - self.transfer_us / 1e6
 
     def needed_blocks(self, groups: KvGroups, chunk_tokens: int) -> int:
-        """KV blocks that it holds or comes to next. `chunk_tokens`: of a prompt, in a step at most."""
+        """KV blocks that it holds or comes to next. `chunk_tokens`: of a prompt, in a step at most. Where it
+        is expected to end before that, no more than until there."""
         num_tokens = self.num_known_tokens
+        end = self.expected if self.expected > num_tokens else self.longest
         num_rows = chunk_tokens if self.uncomputed_tokens else 1
-        return blocks_ahead(num_tokens, self.longest - num_tokens, groups, num_rows=num_rows)
+        return blocks_ahead(num_tokens, min(end, self.longest) - num_tokens, groups, num_rows=num_rows)
 
     @property
     def num_known_tokens(self) -> int:
@@ -157,6 +160,8 @@ def read_job(
     handed_over = reserve.predecessor_incarnation > 0
     if handed_over and (not reserve.prefill or len(spec.token_ids) == spec.prompt_len):
         raise ProtocolError("Reserve hands over what has no output yet, or does not say from whom")
+    if reserve.expected_tokens < 0:
+        raise ProtocolError("Reserve expects fewer tokens than none; 0 says that nobody knows")
     return DecodeJob(
         request_id=envelope.request_id,
         epoch=envelope.epoch,
@@ -173,6 +178,7 @@ def read_job(
         share=checked_share(reserve.share),
         stay_s=checked_stay_s(reserve.stay_ms),
         longest=min(spec.longest, max_model_len),
+        expected=spec.prompt_len + reserve.expected_tokens if reserve.expected_tokens else 0,
         envelope=envelope,
         guest=reserve.guest,
         resumable=reserve.resumable,

@@ -314,6 +314,11 @@ class GatewayConfig(ServiceConfig):
         minimum=0,
         maximum=1 << 20,
     )
+    predict_answers: bool = field_of(
+        True,
+        help="how long an answer gets is predicted from answers like it, for its turn, its place and the "
+        "room that is kept for it; else it counts with its max_tokens",
+    )
     use_speculator: bool = field_of(
         True, help="a speculator drafts tokens, where there is one; n-gram drafts are the engine's own"
     )

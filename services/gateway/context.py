@@ -8,6 +8,7 @@ from functools import partial
 
 from services.gateway.admission.admission_queue import AdmissionQueue
 from services.gateway.admission.agent_sessions import AgentSessions
+from services.gateway.admission.answer_lengths import AnswerLengths
 from services.gateway.admission.drain_gate import DrainGate
 from services.gateway.admission.model_levels import ModelLevels
 from services.gateway.admission.pressure import Pressure
@@ -69,6 +70,7 @@ class SessionContext:
     flags: FlagKeeper
     usage: UsageLedger
     agent_sessions: AgentSessions
+    answer_lengths: AnswerLengths
     useful_marker: UsefulMarker | None
     regions: Regions | None
     drain_gate: DrainGate
@@ -153,6 +155,7 @@ class SessionContext:
             flags=FlagKeeper.of(instance, config, bus, fleet),
             usage=UsageLedger(),
             agent_sessions=AgentSessions(),
+            answer_lengths=AnswerLengths(),
             useful_marker=read_useful_marker(config),
             regions=Regions.of(config.region, config.zone, fleet),
             drain_gate=DrainGate(),

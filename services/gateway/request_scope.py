@@ -156,6 +156,8 @@ class RequestScope:
             kept=state.kept,
             flags=request.flags,
             trimmed=state.trimmed,
+            expected_tokens=state.expected_tokens,
+            most_expected_tokens=state.most_expected_tokens,
             counts=timeline.counts,
             reasoning_tokens=self.reasoning_tokens,
             useful_us=timeline.measured_useful_us,

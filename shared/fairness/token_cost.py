@@ -23,7 +23,7 @@ def step_cost(drawn_tokens: int, held_tokens: int) -> float:
     return DRAWN * drawn_tokens + HELD * held_tokens
 
 
-def request_cost(prompt_tokens: int, drawn_tokens: int) -> float:
+def request_cost(prompt_tokens: int, drawn_tokens: float) -> float:
     """Return the cost of a whole request that finds nothing cached and draws one token a step."""
     held = drawn_tokens * (prompt_tokens + drawn_tokens / 2)
     return prompt_cost(prompt_tokens) + DRAWN * drawn_tokens + HELD * held

@@ -49,7 +49,8 @@ class RequestAccount:
     its client named it. `coalesced_tokens` of its output the request `coalesced_with` has computed, which was
     in flight at the same time. `usage`: what it has used, one row; of an older gateway none.
     `flags`: the versions of the changes of settings that it had. `trimmed`: what was left out of its
-    prompt."""
+    prompt. `expected_tokens` and `most_expected_tokens`: how long its answer was expected to get, in the mean
+    and at most; 0 where nobody could tell."""
 
     request_id: str
     client_id: str
@@ -74,6 +75,8 @@ class RequestAccount:
     usage: tuple[UsageRow, ...] = ()
     flags: tuple[str, ...] = ()
     trimmed: tuple[TrimmedPart, ...] = ()
+    expected_tokens: int = 0
+    most_expected_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ class Reserve:
     prompt is expected to go on from it; 0: as any, below 0: no prompt will. `thinking_us`: when its model's
     thinking is closed, on the clock of `deadline_us` of the envelope; 0: never. `answer_scope`: a name of
     those among whom its KV is shared, for whose requests its answer is kept to draft from; "": nobody.
+    `expected_tokens`: its answer is not expected to exceed them, as answers like it do not, so that more room
+    than that need not be kept; 0: nobody knows. One that does exceed them goes on.
 
     Where another decode worker hands the request over, KV comes from that one, which `prefill` names then,
     in its life `predecessor_incarnation` (0: from a prefill worker): it has computed all but the last of
@@ -80,6 +82,7 @@ class Reserve:
     stay_ms: int = 0
     thinking_us: int = 0
     answer_scope: str = ""
+    expected_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,11 @@ TRIMMED_REQUESTS = Counter(
 TRIMMED_TOKENS = Counter(
     "penstock_trimmed_tokens_total", "Tokens that were left out of prompts for budgets.", ["what", "model"]
 )
+EXPECTED_ANSWERS = Counter(
+    "penstock_expected_answers_total",
+    "Answers whose length was predicted, by whether it is within what 95 of 100 were expected not to exceed.",
+    ["model", "result"],
+)
 DEGRADATION_LEVEL = Gauge(
     "penstock_degradation_level",
     "What is left out, of the model under most pressure: 0 nothing to 7 new requests.",
@@ -422,6 +427,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         DEGRADATION_STEPS,
         DEGRADED_REQUESTS,
         E2E_REQUEST_LATENCY,
+        EXPECTED_ANSWERS,
         FINISHED_REQUESTS,
         FLAGGED_REQUESTS,
         FLAGS_IN_FORCE,

@@ -23,6 +23,7 @@ def request_words(account: RequestAccount) -> str:
         *([f"it had {', '.join(account.flags)} of `penstock flags`"] if account.flags else []),
         _longest(account),
         *([f"left out of its prompt: {trimmed_words(account.trimmed)}"] if account.trimmed else []),
+        *_expected(account),
         *_shares(account),
         *_spent(account),
         *_moves(account),
@@ -65,6 +66,16 @@ def _longest(account: RequestAccount) -> str:
     if phase is None or not phase.duration_us:
         return "no time was measured in any phase"
     return f"most of it, {_ms(phase.duration_us)} or {_share(phase, account)}, was {_named(phase)}"
+
+
+def _expected(account: RequestAccount) -> list[str]:
+    """Say how long its answer was expected to get, where answers like it were known."""
+    if not account.most_expected_tokens:
+        return []
+    return [
+        f"answers like it have {account.expected_tokens} tokens in the mean, and 95 of 100 no more than "
+        f"{account.most_expected_tokens}: by that it was queued and placed"
+    ]
 
 
 def _shares(account: RequestAccount) -> list[str]:

@@ -14,6 +14,7 @@ from functools import cache
 
 from services.gateway.admission.fair_turns import TenantLines, in_turn, others_ahead
 from services.gateway.admission.request_meter import RequestMeter
+from services.gateway.admission.running_answers import RunningAnswers
 from services.gateway.admission.taken_slots import TakenSlots
 from services.gateway.admission.ticket import STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
@@ -84,6 +85,7 @@ class AdmissionQueue:
         self._standing = standing
         self._clock = clock
         self._taken = TakenSlots()
+        self._running = RunningAnswers(contends, clock)
         self._counters = ServiceCounters()
         self._lines = TenantLines()
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
@@ -99,7 +101,7 @@ class AdmissionQueue:
 
     def meter(self, share: TenantShare = OPEN_SHARE) -> RequestMeter:
         """Return what counts the use of one request of this share: by it turns are given."""
-        return RequestMeter(self._counters, self._taken, share)
+        return RequestMeter(self._counters, self._taken, share, self._running)
 
     @asynccontextmanager
     async def turn(self, ticket: Ticket) -> AsyncIterator[Turn]:
@@ -152,7 +154,7 @@ class AdmissionQueue:
         ahead = started + own + (0 if share is None else others_ahead(own, share.weight, others))
         if not ahead and self._slots(model, 1) != 0:
             return 0.0
-        return (ahead + 1) * self.seconds_per_end()
+        return self._wait_s(model, ahead + 1, self.seconds_per_end())
 
     def remaining_wait_s(self, ticket: Ticket) -> float:
         """Return how long a ticket that had its turn and found no slot would wait for the next one; 0 as
@@ -167,7 +169,7 @@ class AdmissionQueue:
             ahead += contends(other.model, ticket.model)
         if not ahead and self._slots(ticket.model, ticket.blocks) != 0:
             return 0.0
-        return (ahead + 1) * self.seconds_per_end()
+        return self._wait_s(ticket.model, ahead + 1, self.seconds_per_end())
 
     def seconds_per_end(self) -> float:
         """Return how long it takes until a slot comes free, 0 while nobody can tell.
@@ -180,6 +182,12 @@ class AdmissionQueue:
         mean_s = sum(self._gaps_s) / len(self._gaps_s)
         open_s = self._clock.monotonic_s() - self._gap_began_s if self._waiting else 0.0
         return max(mean_s, (sum(self._gaps_s) + open_s) / (len(self._gaps_s) + 1))
+
+    def _wait_s(self, model: ModelIdentity, place: int, end_s: float) -> float:
+        """Return how long it takes until that many slots have come free, one in `end_s` as was measured; 0
+        while nobody can tell."""
+        predicted_s = self._running.wait_s(model, place)
+        return place * end_s if predicted_s is None else predicted_s
 
     # ---- turns --------------------------------------------------------------------------------------
 
@@ -237,8 +245,9 @@ class AdmissionQueue:
                     self._lines.count(ticket, self._waiting, self._clock.monotonic_s())
                 self._leave(ticket).set_result(None)
                 continue
-            if self._is_late(ticket, (ahead + 1) * end_s):
-                self._send_away(ticket, (ahead + 1) * end_s)
+            wait_s = self._wait_s(ticket.model, ahead + 1, end_s)
+            if self._is_late(ticket, wait_s):
+                self._send_away(ticket, wait_s)
                 continue
             staying[ticket.model] += 1
             blocked.add(ticket.model)

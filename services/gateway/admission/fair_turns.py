@@ -65,7 +65,7 @@ def in_turn(
         ticket = lines[tenant].popleft()
         merged.append(ticket)
         if lines[tenant]:
-            cost = ticket.meter.whole_cost(ticket.max_tokens, ticket.tokens)
+            cost = ticket.meter.whole_cost(ticket.output_tokens, ticket.tokens)
             heapq.heapreplace(turns, (counter + cost, served, tenant))
         else:
             heapq.heappop(turns)

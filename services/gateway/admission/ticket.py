@@ -23,8 +23,8 @@ _numbers = itertools.count()
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
     """A request that wants to be routed. `blocks`: the KV blocks that it may come to need. `tokens` are those
-    of its prompt, `max_tokens` the most that it may draw. `waited_s`: what other
-    calls of the same agent have waited before it, which counts as if it had."""
+    of its prompt, `output_tokens` those that it is expected to draw. `waited_s`: what other calls of the same
+    agent have waited before it, which counts as if it had."""
 
     model: ModelIdentity
     priority_class: int
@@ -33,7 +33,7 @@ class Ticket:
     arrived_s: float
     meter: RequestMeter
     tokens: int = 1
-    max_tokens: int = 1
+    output_tokens: float = 1.0
     waited_s: float = 0.0
     number: int = field(default_factory=lambda: next(_numbers))
 

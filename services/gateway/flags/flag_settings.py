@@ -42,6 +42,7 @@ FLAG_SETTINGS: Mapping[str, str] = {
     "warm_min_tokens": "before anything is warmed",
     "local_prefill_tokens": "each time that it is routed",
     "use_speculator": "each time that it is routed",
+    "predict_answers": "once its prompt is ready",
     "cite_wait_ms": "at the end of the answer",
 }
 """Each setting, and when a request reads it."""

@@ -63,6 +63,7 @@ def report_end(record: RequestRecord, outcome: Outcome) -> None:
     _count_choice(record)
     _count_compute(record)
     _count_trimmed(record)
+    _count_expected(record)
     bucket = metrics.prompt_bucket(record.prompt_tokens)
     if record.ttft_us is not None:
         labelled(metrics.TIME_TO_FIRST_TOKEN, record.model, bucket).observe(record.ttft_us / 1e6)
@@ -117,6 +118,13 @@ def _count_trimmed(record: RequestRecord) -> None:
         what = part.what if part.what in TRIMMED_PARTS else "other"
         metrics.TRIMMED_REQUESTS.labels(what=what).inc()
         metrics.TRIMMED_TOKENS.labels(what=what, model=record.model).inc(part.tokens)
+
+
+def _count_expected(record: RequestRecord) -> None:
+    """Count whether an answer has kept to the length that it was not expected to exceed."""
+    if record.finish and record.most_expected_tokens:
+        longer = record.output_tokens > record.most_expected_tokens
+        labelled(metrics.EXPECTED_ANSWERS, record.model, "longer" if longer else "within").inc()
 
 
 def _count_usage(record: RequestRecord) -> None:

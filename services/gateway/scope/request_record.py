@@ -51,7 +51,8 @@ class RequestRecord:
     `useful_us`: when its client had a useful answer, None for never, or where nobody looks.
     `reasoning_tokens` of the output are what the model thought before it answered.
     `kept`: an earlier answer was given again. `flags`: the versions of the changes of settings that it had.
-    `trimmed` was left out of its prompt.
+    `trimmed` was left out of its prompt. `expected_tokens` and `most_expected_tokens`: how long its answer
+    was expected to get, in the mean and at most; 0 where nobody could tell.
     `counts` are those of its workers, 0 for what they have not
     counted."""
 
@@ -88,6 +89,8 @@ class RequestRecord:
     kept: bool = False
     flags: tuple[str, ...] = ()
     trimmed: tuple[TrimmedPart, ...] = ()
+    expected_tokens: int = 0
+    most_expected_tokens: int = 0
     counts: Mapping[str, int] = field(default_factory=Counter)
     reasoning_tokens: int = 0
     useful_us: int | None = None

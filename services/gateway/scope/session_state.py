@@ -54,7 +54,8 @@ class SessionState:
     gateway. `earlier_tokens` were computed for an answer that another one took the place of.
     `coalesced_with`: the request that computes, or has computed, the `shared_tokens` of its output;
     `inherited_tokens` of others' it is charged for, as their clients have left. `kept`: its answer was given
-    before. `trimmed` was left out of its prompt.
+    before. `trimmed` was left out of its prompt. `expected_tokens`: how long its answer gets in the mean, by
+    answers like it, and `most_expected_tokens` what it is not expected to exceed; 0 where nobody can tell.
     """
 
     max_tokens: int
@@ -82,6 +83,8 @@ class SessionState:
     inherited_tokens: int = 0
     kept: bool = False
     trimmed: tuple[TrimmedPart, ...] = ()
+    expected_tokens: int = 0
+    most_expected_tokens: int = 0
 
     def begin_phase(self, phase: RequestPhase, model: str = "") -> None:
         """Enter `phase`; from now on the request is for `model`, where that is said."""
@@ -258,6 +261,10 @@ class SessionState:
     def record_warmed(self, tokens: int) -> None:
         """Note that a worker is asked to compute the first tokens of the prompt before it is placed."""
         self.warmed_tokens = max(self.warmed_tokens, tokens)
+
+    def record_expected(self, tokens: int, most_tokens: int) -> None:
+        """Note how long the answer is expected to get."""
+        self.expected_tokens, self.most_expected_tokens = tokens, most_tokens
 
     def record_trimmed(self, parts: tuple[TrimmedPart, ...]) -> None:
         """Note what was left out of the prompt."""

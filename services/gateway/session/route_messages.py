@@ -41,14 +41,15 @@ def reserve_message(
     guest: bool = False,
     tells_prompt: bool = False,
     stay_ms: int = 0,
+    expected_tokens: int = 0,
     thinking: Deadline | None = None,
 ) -> Reserve:
     """Return what asks a decode worker for room.
 
     `ids` are those whose KV comes from the worker `source`, or that are computed there itself for "";
     `hashes` those of their blocks. `incarnation`: the life of a decode worker that hands the request over.
-    `tells_prompt`: the log-probabilities of the prompt are to come from there, if they are wanted. `stay_ms`:
-    and `answer_scope` as in `Reserve`; `thinking`: its `thinking_us`.
+    `tells_prompt`: the log-probabilities of the prompt are to come from there, if they are wanted. `stay_ms`,
+    `expected_tokens` and `answer_scope` as in `Reserve`; `thinking`: its `thinking_us`.
     """
     sampling = request.sampling
     return Reserve(
@@ -68,6 +69,7 @@ def reserve_message(
         resumable=request.resumable,
         predecessor_incarnation=incarnation,
         stay_ms=stay_ms,
+        expected_tokens=expected_tokens,
         thinking_us=NO_DEADLINE_US if thinking is None else thinking.to_steady_us(),
         answer_scope=answer_scope,
     )
@@ -88,6 +90,7 @@ def route_messages(
     *,
     guest: bool,
     stay_ms: int = 0,
+    expected_tokens: int = 0,
     lender: PrefixLender = NO_LENDER,
     thinking: Deadline | None = None,
 ) -> dict[str, Message]:
@@ -95,8 +98,8 @@ def route_messages(
 
     Decode hears all of what prefill would where it computes the prompt. `ids` are those of prompt and log,
     `hashes` those of their blocks. `share` names the tenant as workers know it; `guest`: it may have a
-    place at decode beyond the ordinary ones; `stay_ms` and `answer_scope` as in `Reserve`, `lender` as in
-    `Prefill`; `thinking`: when that is closed.
+    place at decode beyond the ordinary ones; `stay_ms`, `expected_tokens` and `answer_scope` as in `Reserve`,
+    `lender` as in `Prefill`; `thinking`: when that is closed.
     """
     prompt_ids = ids[: log.prompt_tokens]
     reserve = reserve_message(
@@ -113,6 +116,7 @@ def route_messages(
         guest=guest,
         tells_prompt=not (route.prefill or told.complete),
         stay_ms=stay_ms,
+        expected_tokens=expected_tokens,
         thinking=thinking,
     )
     opened = Open(

@@ -22,6 +22,7 @@ from services.gateway.prompt.preparation import PreparedPrompt
 from services.gateway.regions.region_routing import RegionRouting
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import is_final
+from services.gateway.session.expected_answer import ExpectedAnswer
 from services.gateway.session.route_messages import route_messages
 from shared.blocks.layer_groups import KvGroups
 from shared.blocks.room import blocks_ahead
@@ -72,6 +73,7 @@ class Router:
         self._regions = context.regions
         self._crash_record = scope.crash_record
         self._meter = scope.meter
+        self.expected = ExpectedAnswer.of(scope, prepared)
         self._thinking = scope.budget.thinking
         self._share = scope.meter.share.for_workers(context.config.fleet_key)
         self._answer_scope = answer_scope(scope.request.cache_scope, context.config.fleet_key)
@@ -173,17 +175,16 @@ class Router:
         self.trials.end()
 
     def _ticket(self, deadline: Deadline) -> Ticket:
-        output_tokens = self._request.sampling.max_tokens - len(self._state.log.ids)
         tokens = len(self._prompt_ids) + len(self._state.log.ids)
         return Ticket(
             model=self._model,
             priority_class=STARTED_CLASS if self._state.log.ids else CLASSES[self._request.priority],
             deadline=deadline,
-            blocks=blocks_ahead(tokens, output_tokens, self._kv_groups),
+            blocks=blocks_ahead(tokens, self.expected.most_left, self._kv_groups),
             arrived_s=self._arrived_s,
             meter=self._meter,
             tokens=tokens,
-            max_tokens=output_tokens,
+            output_tokens=self.expected.mean_left,
             waited_s=self._agent_sessions.waited_s(self._meter.share.tenant, self._request.agent),
         )
 
@@ -212,11 +213,10 @@ class Router:
         views = [view for found in routed.values() for view in found]
         shunned = self._breakers.shunned(views, self._request_id) | self._avoided.failed(views)
         ids, hashes = self._sequence(self._block_names.layout)
-        left = self._request.sampling.max_tokens - len(self._state.log.ids)
         return best_route(
             routed,
             self._usable("speculator") if self._config.use_speculator else (),
-            Need(hashes, len(ids), left, scored=self._wants_scores),
+            Need(hashes, len(ids), self.expected.most_left, scored=self._wants_scores),
             shunned,
             self._avoided.refused(views),
             sent_load=self._sent_load,
@@ -241,6 +241,7 @@ class Router:
     def end(self) -> None:
         """The request is over."""
         self.trials.end()
+        self.expected.record_end()
         if self._state.finish and self._state.route is not None:
             self._sent_load.end("decode", self._state.route.decode)
 
@@ -279,6 +280,7 @@ class Router:
             stay_ms=self._agent_sessions.stay_ms(self._meter.share.tenant, self._request.agent),
             lender=best.prefix.lender,
             thinking=self._thinking,
+            expected_tokens=self.expected.most_tokens,
         )
         loads = self._record_sent(best, ids, hashes)
         asks = [
@@ -309,8 +311,7 @@ class Router:
         route = best.decision
         if route.prefill:
             self._sent_load.prefixes.add(route.prefill, hashes)
-        left = self._request.sampling.max_tokens - len(self._state.log.ids)
-        blocks = {"decode": blocks_ahead(len(ids), left, self._kv_groups)}
+        blocks = {"decode": blocks_ahead(len(ids), self.expected.most_left, self._kv_groups)}
         tokens = {route.prompt_role: len(ids) - best.prefix.tokens}
         roles = [routed for routed in ROUTED_ROLES if route.instance_of(routed)]
         return {

@@ -332,7 +332,7 @@ class Session:
             hidden = self._scope.request.sampling.logprobs == NO_LOGPROBS
             self.intake.confidence = AnswerConfidence(hidden)
         router = Router(self._scope, prompt, self._cancel_epoch)
-        self._successors = SuccessorSearch(self._scope, prompt, router.trials)
+        self._successors = SuccessorSearch(self._scope, prompt, router.trials, router.expected)
         try:
             while True:
                 await self._poison_requests.take_turn(self._crash_record)

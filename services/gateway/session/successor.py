@@ -21,6 +21,7 @@ from services.gateway.fleet.waiting import POLL_S
 from services.gateway.prompt.preparation import PreparedPrompt
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import RequestPhase
+from services.gateway.session.expected_answer import ExpectedAnswer
 from services.gateway.session.route_messages import reserve_message
 from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
@@ -38,8 +39,11 @@ SEARCH_S = 4.0
 class SuccessorSearch:
     """The searches for one request, one at a time."""
 
-    def __init__(self, scope: RequestScope, prepared: PreparedPrompt, trials: RouteTrials) -> None:
+    def __init__(
+        self, scope: RequestScope, prepared: PreparedPrompt, trials: RouteTrials, expected: ExpectedAnswer
+    ) -> None:
         self._scope = scope
+        self._expected = expected
         self._prepared = prepared
         self._trials = trials
         self._state = scope.state
@@ -152,8 +156,9 @@ class SuccessorSearch:
             source=route.decode,
             incarnation=leaving.heartbeat.incarnation,
             thinking=self._scope.budget.thinking,
+            expected_tokens=self._expected.most_tokens,
         )
-        return reserve, Need(hashes, len(ids), request.sampling.max_tokens - (len(ids) - len(prompt_ids)))
+        return reserve, Need(hashes, len(ids), self._expected.left_after(len(ids) - len(prompt_ids)))
 
     def _candidates(self, leaving: InstanceView, need: Need, relief: str) -> list[InstanceView]:
         """Return other workers that the KV may go to and that have room by what is known, the best first;

@@ -78,6 +78,8 @@ class EndedRequests:
             usage=(usage_of(record),),
             flags=record.flags,
             trimmed=record.trimmed,
+            expected_tokens=record.expected_tokens,
+            most_expected_tokens=record.most_expected_tokens,
         )
 
 

@@ -29,9 +29,13 @@ def soon() -> Deadline:
     return Deadline.after(60.0)
 
 
-def job(request_id: str = "r", epoch: int = 1, tokens: int = 16, max_tokens: int = 16) -> DecodeJob:
+def job(
+    request_id: str = "r", epoch: int = 1, tokens: int = 16, max_tokens: int = 16, expected_tokens: int = 0
+) -> DecodeJob:
     how = sampling(max_tokens=max_tokens)
-    reserve = Reserve(pack_ids(range(tokens)), tokens, b"", how, "g", "d", "p", "", 0)
+    reserve = Reserve(
+        pack_ids(range(tokens)), tokens, b"", how, "g", "d", "p", "", 0, expected_tokens=expected_tokens
+    )
     return read_job(Envelope(request_id, epoch), reserve, soon(), vocab_size=1000, max_model_len=512)
 
 
@@ -62,6 +66,26 @@ def test_a_job_is_never_counted_as_larger_than_it_may_grow() -> None:
     grown.num_outputs = 40
     jobs.grow(grown)
     assert jobs.free_blocks == 96
+
+
+def test_a_job_that_is_expected_to_end_soon_has_room_until_there_and_then_as_any() -> None:
+    jobs, grown = book(), job(tokens=16, max_tokens=400, expected_tokens=32)
+    jobs.add(grown)
+    assert jobs.free_blocks == 97  # 16 tokens and 32
+    grown.num_outputs = 31
+    jobs.grow(grown)
+    assert jobs.free_blocks == 97
+    grown.num_outputs = 32  # it goes on
+    jobs.grow(grown)
+    assert jobs.free_blocks == 89  # 48 tokens and 128
+
+
+def test_a_job_that_is_expected_to_get_long_has_room_as_any() -> None:
+    jobs = book()
+    jobs.add(job(tokens=17, max_tokens=400, expected_tokens=300))
+    assert jobs.free_blocks == 90
+    with pytest.raises(ProtocolError, match="fewer tokens than none"):
+        job(expected_tokens=-1)
 
 
 def test_the_context_limit_bounds_what_a_job_may_grow_to() -> None:

@@ -133,3 +133,9 @@ def test_what_engines_have_spent_is_said() -> None:
     words = request_words(replace(ACCOUNT, usage=(told,)))
     assert "it took 500.0 ms of a core, 2048 KiB of KV for a second" in words
     assert "it took" not in request_words(replace(ACCOUNT, usage=(used,)))
+
+
+def test_what_was_expected_of_its_answer_is_said_where_somebody_could_tell() -> None:
+    told = request_words(replace(ACCOUNT, expected_tokens=40, most_expected_tokens=120))
+    assert "answers like it have 40 tokens in the mean, and 95 of 100 no more than 120" in told
+    assert "answers like it" not in request_words(ACCOUNT)

@@ -13,6 +13,8 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission.admission_queue import WAIT_DOUBT, AdmissionQueue
 from services.gateway.admission.agent_sessions import MAX_WAITED_S
+from services.gateway.admission.length_sketch import LengthEstimate, LengthSketch
+from services.gateway.admission.running_answers import RunningAnswer
 from services.gateway.admission.ticket import AGING_S, CLASSES, STARTED_CLASS, Ticket
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.tenant_jobs import TenantStanding
@@ -526,3 +528,27 @@ async def test_who_has_most_is_told_that_it_is_no_guest(guests: GuestHouse) -> N
     async with guests.queue.turn(guests.ticket(share=HEAVY)) as turn:
         assert not turn.guest
         assert not turn.waited
+
+
+async def test_the_wait_is_predicted_from_the_answers_that_run_where_their_lengths_are_known(
+    house: House,
+) -> None:
+    sketch = LengthSketch()
+    for _ in range(20):
+        sketch.add(512, cut=False)
+    running = [house.ticket() for _ in range(2)]
+    house.slots = 2
+    for ticket in running:
+        ticket.meter.expect_answer(RunningAnswer(MODEL, LengthEstimate.of(sketch), 4096))
+        async with house.queue.turn(ticket):
+            ticket.meter.draw(1)
+    house.slots = 0
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == 0.0  # nobody knows how fast tokens come
+    house.clock.advance(2.56)
+    for ticket in running:
+        ticket.meter.draw(255)
+    assert 1.7 < house.queue.expected_wait_s(MODEL, NORMAL) < 3.2
+    for ticket in running:
+        ticket.meter.end()
+    house.clock.advance(1.0)
+    assert house.queue.expected_wait_s(MODEL, NORMAL) == 0.0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from services.gateway.admission.request_meter import RequestMeter
+from services.gateway.admission.running_answers import RunningAnswer, RunningAnswers
 from services.gateway.admission.taken_slots import TakenSlots
+from services.gateway.fleet.model_identity import ModelIdentity
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import TenantShare
 from shared.fairness.token_cost import step_cost
+from tests.support.clock import FakeClock
 
 
 def contended() -> ServiceCounters:
@@ -78,3 +81,24 @@ def test_nothing_is_counted_where_a_tenant_is_alone() -> None:
     meter = RequestMeter(counters, TakenSlots(), TenantShare("mine"))
     meter.draw(1000)
     assert had(counters) == 0.0
+
+
+def test_an_answer_runs_from_its_slot_to_its_end_and_another_takes_its_place() -> None:
+    clock = FakeClock()
+    running = RunningAnswers(lambda *_: True, clock)
+    meter = RequestMeter(contended(), TakenSlots(), TenantShare("mine"), running)
+    first, second = (RunningAnswer(ModelIdentity("m"), None, 100) for _ in range(2))
+    meter.expect_answer(first)
+    assert len(running) == 0
+    meter.take_turn(10)
+    meter.draw(3)
+    meter.draw(4)
+    assert (len(running), first.drawn, first.first_s) == (1, 7, clock.monotonic_s())
+    meter.expect_answer(second)  # by another model
+    assert len(running) == 0
+    meter.take_turn(10)
+    meter.draw(2)
+    assert (len(running), first.drawn, second.drawn) == (1, 7, 2)
+    meter.end()
+    meter.end()
+    assert len(running) == 0

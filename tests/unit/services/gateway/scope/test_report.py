@@ -92,3 +92,14 @@ def test_a_bounded_label_has_so_many_values_and_no_more() -> None:
     assert kept[-2:] == [f"t{MAX_LABEL_VALUES - 1}", OTHER]
     assert label.label("t0") == "t0"
     assert label.label("") == ""
+
+
+def test_an_answer_is_within_what_was_expected_of_it_or_longer() -> None:
+    def counted(result: str) -> float:
+        return value("penstock_expected_answers_total", model="expected", result=result)
+
+    before = [counted("within"), counted("longer")]
+    for tokens in (10, 11):
+        report_end(make_record(model="expected", output_tokens=tokens, most_expected_tokens=10), FINISHED)
+    report_end(make_record(model="expected", output_tokens=10), FINISHED)  # nobody expected anything
+    assert [counted("within") - before[0], counted("longer") - before[1]] == [1, 1]

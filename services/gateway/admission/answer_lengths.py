@@ -1,0 +1,98 @@
+"""Know how long answers of each kind usually are: by model, tenant, form of the answer and length of the
+prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachetools import LRUCache
+
+from services.gateway.admission.length_sketch import LengthEstimate, LengthSketch
+from services.gateway.fleet.model_identity import ModelIdentity
+from services.gateway.request.request import Request
+from shared.messages import NO_THINKING, PromptThinking
+from shared.telemetry.metrics import prompt_bucket
+
+MAX_KINDS = 4096
+"""The kinds of answers that are remembered, about 600 bytes each; the one that was not met for longest is
+forgotten first."""
+LEAST_SEEN = 8.0
+"""Nothing is predicted of a model, or of a kind, with fewer answers."""
+PRIOR_SEEN = 16.0
+"""The answers of a model count as so many beside those of a kind, and what is known of a kind
+beside those of a tenant: who has few is taken for one like the others."""
+SURE_SHARE = 0.95
+"""The share of answers that is expected not to be longer than is said."""
+
+TOOLS, SCHEMA, THINKING, TEXT = "tools", "schema", "thinking", "text"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerKind:
+    """Answers that are about as long as each other. `form`: what the answer may hold, `prompt`: the length of
+    the prompt, as metrics have it."""
+
+    model: str
+    tenant: str
+    form: str
+    prompt: str
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        model: ModelIdentity,
+        prompt_tokens: int,
+        thinking: PromptThinking = NO_THINKING,
+    ) -> AnswerKind:
+        forms = {
+            TOOLS: bool(request.tool_use.tools),
+            SCHEMA: request.sampling.grammar is not None and not request.tool_use.tools,
+            THINKING: bool(thinking.format),
+        }
+        form = "+".join(name for name, has in forms.items() if has) or TEXT
+        return cls(model.served_name, request.tenant, form, prompt_bucket(prompt_tokens))
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """The sketches that it is in, the widest first."""
+        return (
+            (self.model,),
+            (self.model, self.form, self.prompt),
+            (self.model, self.form, self.prompt, self.tenant),
+        )
+
+
+class AnswerLengths:
+    """The lengths of answers that this gateway has seen.
+
+    A tenant's answers count the less for others the more it has had: no tenant makes what is expected of
+    another one by sending much.
+    """
+
+    def __init__(self) -> None:
+        self._sketches: LRUCache[tuple[str, ...], LengthSketch] = LRUCache(MAX_KINDS)
+
+    def record(self, kind: AnswerKind, tokens: int, *, cut: bool) -> None:
+        """An answer of this kind has ended after so many tokens, or was `cut` there. One that never began
+        says nothing."""
+        if tokens < 1:
+            return
+        *shared, own = (self._sketch(key) for key in kind.keys)
+        weight = PRIOR_SEEN / (PRIOR_SEEN + own.seen)
+        for sketch in shared:
+            sketch.add(tokens, cut=cut, weight=weight)
+        own.add(tokens, cut=cut)
+
+    def estimate(self, kind: AnswerKind) -> LengthEstimate | None:
+        """Return how long an answer of this kind may get, None while too few of its model are known."""
+        model, form, own = (self._sketches.get(key) or LengthSketch() for key in kind.keys)
+        if max(model.seen, own.seen) < LEAST_SEEN:
+            return None
+        return LengthEstimate.of(own.beside(form.beside(model, PRIOR_SEEN), PRIOR_SEEN))
+
+    def _sketch(self, key: tuple[str, ...]) -> LengthSketch:
+        sketch = self._sketches.get(key)
+        if sketch is None:
+            sketch = self._sketches[key] = LengthSketch()
+        return sketch
