@@ -12,6 +12,7 @@ command_file    what a command tells a launcher
 roll_file       how a stack is rolled
 scale_file      how many instances it has
 adapter_file    which adapters are to be loaded
-virtual_model   a name that stands for several models; virtual_model_file has them, and
-                difficulty_head says how hard a question is
+virtual_model   a name that stands for several models; virtual_model_file has them,
+                difficulty_head says how hard a question is, and word_features are what it
+                goes by without an embedder
 """

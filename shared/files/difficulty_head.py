@@ -1,4 +1,5 @@
-"""A classifier of questions, as a file: a logistic head on the vector that an embedder makes of one.
+"""A classifier of questions, as a file: a logistic head on the vector that an embedder makes of one, or on
+its words.
 
 The file is a safetensors file of one tensor `weight`, float32 [dimensions], with `bias` and `embedder` as
 metadata. It is read and written here without the library, which a gateway needs for nothing else.
@@ -19,9 +20,10 @@ from typing import Any
 from shared.errors import InvalidRequest
 from shared.files.atomic_write import write_file
 from shared.files.bounded_file import read_bounded
+from shared.files.word_features import WORD_FEATURES, WORD_PLACES, word_features
 
 MAX_HEAD_BYTES = 1 << 20
-"""The longest file of a classifier: one has a few kilobytes."""
+"""The longest file of a classifier: one has up to 66 kilobytes."""
 MAX_EMBEDDER_CHARS = 256
 """The longest name of an embedder in it."""
 _LENGTH_BYTES = 8
@@ -31,16 +33,31 @@ _TENSOR = "weight"
 
 @dataclass(frozen=True, slots=True)
 class DifficultyHead:
-    """Estimates from the vector of a question, by `embedder`, how likely it is that the question is hard."""
+    """Estimates from the vector of a question, by `embedder`, how likely it is that the question is hard.
+
+    WORD_FEATURES as `embedder`: from the words of the question, for which nobody is asked.
+    """
 
     embedder: str
     weights: array[float]
     bias: float
 
+    @property
+    def reads_words(self) -> bool:
+        return self.embedder == WORD_FEATURES
+
     def probability(self, vector: Sequence[float]) -> float:
         """Return the estimate, from 0 to 1. `vector` has as many dimensions as there are weights."""
-        logit = self.bias + sum(map(mul, self.weights, vector))
-        return 1.0 / (1.0 + math.exp(-logit)) if logit >= 0 else 1.0 - 1.0 / (1.0 + math.exp(logit))
+        return _logistic(self.bias + sum(map(mul, self.weights, vector)))
+
+    def probability_of(self, question: str) -> float:
+        """Return the estimate from the words of a question; only where the head `reads_words`."""
+        found = word_features(question)
+        return _logistic(self.bias + sum(self.weights[place] * value for place, value in found.items()))
+
+
+def _logistic(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-logit)) if logit >= 0 else 1.0 - 1.0 / (1.0 + math.exp(logit))
 
 
 def write_difficulty_head(path: Path, head: DifficultyHead) -> None:
@@ -81,6 +98,8 @@ def _parsed(data: bytes) -> DifficultyHead:
     weights = _little_endian(array("f", values))
     if not isinstance(embedder, str) or not 1 <= len(embedder) <= MAX_EMBEDDER_CHARS or not dimensions:
         raise ValueError("no embedder is named")
+    if embedder == WORD_FEATURES and dimensions != WORD_PLACES:
+        raise ValueError("it has weights for other words")
     if not all(map(math.isfinite, (bias, *weights))):
         raise ValueError("a weight is not finite")
     return DifficultyHead(embedder, weights, bias)

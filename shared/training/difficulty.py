@@ -1,4 +1,5 @@
-"""Train a classifier of questions: logistic regression on their vectors, its errors on questions held out.
+"""Train a classifier of questions: logistic regression on their vectors or words, its errors on questions
+held out.
 
 Newton's method on the regularized log loss (iteratively reweighted least squares): exact, no step size, and
 milliseconds for a few thousand rows of a few hundred dimensions.
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,12 @@ import numpy.typing as npt
 
 from shared.errors import InvalidRequest
 from shared.files.difficulty_head import DifficultyHead
+from shared.files.word_features import MAX_READ_CHARS, WORD_FEATURES, WORD_PLACES, word_features
 
 MAX_EXAMPLES_BYTES = 256 << 20
 """The largest file of examples."""
 MAX_EXAMPLES = 100_000
 """The most examples that are learned from."""
-MAX_EXAMPLE_CHARS = 2000
-"""The characters of a text that count: a gateway embeds no more of a question."""
 FEWEST_OF_A_LABEL = 10
 """Fewer examples of one label teach nothing, and tell nothing of the errors."""
 LABELS: dict[object, int] = {"hard": 1, "easy": 0, "large": 1, "small": 0, 1: 1, 0: 0}
@@ -34,7 +35,11 @@ HELD_OUT_EVERY = 5
 FOLDS = 5
 PENALTIES = (0.1, 0.5, 2.0, 10.0)
 """The strengths of the penalty on weights of which the best is taken, by cross-validation."""
+MOST_PLACES = 2048
+"""Weights are learned for so many places of words, the commonest ones that more than one text has."""
 STEPS = 50
+NEARLY = 1e-3
+"""The part of a gradient that a step of Newton's method may leave where it is not solved at once."""
 CALIBRATION_BINS = 5
 
 Numbers = npt.NDArray[np.float64]
@@ -127,13 +132,45 @@ def train_head(
     return TrainedHead(head, len(known), penalty, errors_of(found, labels[held_out]))
 
 
+def train_word_head(examples: Examples, *, seed: int = 0) -> TrainedHead:
+    """Learn as `train_head` does from the words of the texts."""
+    places, vectors = word_vectors(examples.texts)
+    trained = train_head(examples, lambda _: vectors, WORD_FEATURES, seed=seed)
+    weights = array("f", bytes(4 * WORD_PLACES))
+    for place, weight in zip(places, trained.head.weights, strict=True):
+        weights[place] = weight
+    return replace(trained, head=replace(trained.head, weights=weights))
+
+
+def word_vectors(texts: Sequence[str]) -> tuple[list[int], npt.NDArray[np.float32]]:
+    """Return the places of words that are learned, and what the texts have there, [texts, places]."""
+    found = list(map(word_features, texts))
+    counts = Counter(place for each in found for place in each)
+    places = sorted(place for place, count in counts.most_common(MOST_PLACES) if count > 1)
+    columns = {place: column for column, place in enumerate(places)}
+    vectors = np.zeros((len(texts), len(places)), np.float32)
+    for row, each in zip(vectors, found, strict=True):
+        for place, value in each.items():
+            if place in columns:
+                row[columns[place]] = value
+    return places, vectors
+
+
+def cross_validated_errors(
+    examples: Examples, vectors: npt.NDArray[np.float32], *, seed: int = 0
+) -> HeldOutErrors:
+    """Return the errors on all examples, each estimated by what was learned from four of five others."""
+    rows, labels = np.asarray(vectors, np.float64), np.array(examples.labels, np.float64)
+    found = min(
+        (_cross_estimates(rows, labels, each, seed) for each in PENALTIES),
+        key=lambda each: _log_loss(each, labels),
+    )
+    return errors_of(found, labels)
+
+
 def fit_logistic(vectors: Numbers, labels: Numbers, penalty: float) -> Numbers:
     """Return [dimensions + 1] weights, the bias last, which minimizes the summed log loss and half the
     `penalty` times the squared weights; the bias is not penalized."""
-    if len(vectors) < vectors.shape[1]:  # fewer rows than dimensions span so few of them
-        basis, coordinates = np.linalg.qr(vectors.T)
-        inside = fit_logistic(coordinates.T, labels, penalty)
-        return np.append(basis @ inside[:-1], inside[-1])
     rows = np.hstack([vectors, np.ones((len(vectors), 1))])
     ridge = np.full(rows.shape[1], penalty)
     ridge[-1] = 1e-9
@@ -141,12 +178,33 @@ def fit_logistic(vectors: Numbers, labels: Numbers, penalty: float) -> Numbers:
     for _ in range(STEPS):
         likely = _sigmoid(rows @ weights)
         gradient = rows.T @ (likely - labels) + ridge * weights
-        curvature = (rows * (likely * (1 - likely))[:, None]).T @ rows + np.diag(ridge)
-        step = np.linalg.solve(curvature, gradient)
+        step = _newton_step(rows, likely * (1 - likely), ridge, gradient)
         weights -= step
         if float(np.abs(step).max()) < 1e-8:
             break
     return weights
+
+
+def _newton_step(rows: Numbers, curvatures: Numbers, ridge: Numbers, gradient: Numbers) -> Numbers:
+    """Solve (rows' curvatures rows + ridge) step = gradient: at once, or for more dimensions than rows by
+    conjugate gradients, as nearly as the next step needs it."""
+    if len(rows) >= rows.shape[1]:
+        curvature = (rows * curvatures[:, None]).T @ rows + np.diag(ridge)
+        return np.asarray(np.linalg.solve(curvature, gradient), np.float64)
+    step = np.zeros_like(gradient)
+    left = gradient.copy()
+    direction, square = left.copy(), float(left @ left)
+    enough = square * NEARLY**2
+    for _ in range(len(rows)):
+        if square <= enough:
+            break
+        ahead = rows.T @ (curvatures * (rows @ direction)) + ridge * direction
+        length = square / float(direction @ ahead)
+        step += length * direction
+        left -= length * ahead
+        before, square = square, float(left @ left)
+        direction = left + (square / before) * direction
+    return step
 
 
 def errors_of(found: Numbers, labels: Numbers) -> HeldOutErrors:
@@ -176,7 +234,7 @@ def _row(line: str, place: str) -> tuple[str, int]:
         raise InvalidRequest(f"{place} has no text: write {wanted}")
     if not isinstance(label, str | int) or label not in LABELS:
         raise InvalidRequest(f"{place} has no label that is known: write {wanted}")
-    return text[:MAX_EXAMPLE_CHARS], LABELS[label]
+    return text[:MAX_READ_CHARS], LABELS[label]
 
 
 def _stratified(labels: Numbers, parts: int, chance: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -189,12 +247,17 @@ def _stratified(labels: Numbers, parts: int, chance: np.random.Generator) -> npt
 
 
 def _cross_validated_loss(vectors: Numbers, labels: Numbers, penalty: float, seed: int) -> float:
+    return _log_loss(_cross_estimates(vectors, labels, penalty, seed), labels)
+
+
+def _cross_estimates(vectors: Numbers, labels: Numbers, penalty: float, seed: int) -> Numbers:
+    """Estimate each example by what is learned from those of the other folds."""
     places = _stratified(labels, FOLDS, np.random.default_rng(seed + 1))
     found = np.empty(len(labels))
     for fold in range(FOLDS):
         rest = places != fold
         found[~rest] = _probabilities(vectors[~rest], fit_logistic(vectors[rest], labels[rest], penalty))
-    return _log_loss(found, labels)
+    return found
 
 
 def _probabilities(vectors: Numbers, weights: Numbers) -> Numbers:

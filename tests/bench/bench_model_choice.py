@@ -3,10 +3,10 @@
     python -m tests.bench.bench_model_choice [--rounds 3] [--questions 60]
 
 A stack serves the small model that ships twice, as `small` and `large`. Each question is asked of `small` by
-its name, of a virtual name with eight rules, and of one whose rule asks a classifier; the ways take turns,
-one call at a time. The classifier learns MT-Bench's questions (hard) from XQuAD's (easy), and says its errors
-on those held out. How often the language of a question is told is measured on XQuAD in all languages that are
-there.
+its name, of a virtual name with eight rules, and of two whose rule asks a classifier, one that reads words
+and one that reads embeddings; the ways take turns, one call at a time. The classifiers learn MT-Bench's
+questions (hard) from XQuAD's (easy), and their errors are said side by side. How often the language of a
+question is told is measured on XQuAD in all languages that are there.
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
-from services.cli.router.train import errors_words
+from services.cli.router.train import EMBEDDING, WORDS, comparison_words
 from services.gateway.virtual.question_language import language_of
 from shared.files.difficulty_head import write_difficulty_head
 from shared.retrieval.encoders.embedder import MODEL_NAME, Embedder
-from shared.training.difficulty import Examples, train_head
+from shared.training.difficulty import (
+    Examples,
+    cross_validated_errors,
+    train_head,
+    train_word_head,
+    word_vectors,
+)
 from tests.bench.question_pairs import read_questions
 from tests.support.client import connect, generate
 from tests.support.data import REPOSITORY, data_dir
@@ -79,8 +85,18 @@ to = "large"
 
 [[hard.rules]]
 to = "small"
+
+[words]
+classifier = "words.safetensors"
+
+[[words.rules]]
+hard_above = 1.0
+to = "large"
+
+[[words.rules]]
+to = "small"
 """
-WAYS = {"named": "small", "by rules": "rules", "by the classifier": "hard"}
+WAYS = {"named": "small", "by rules": "rules", "by its words": "words", "by its embedding": "hard"}
 
 
 def examples_of(data: Path) -> Examples:
@@ -138,12 +154,19 @@ def main() -> None:
     if data is None:
         parser.error("there is no test data here: set PENSTOCK_TEST_DATA to its folder")
     tell_languages(data)
-    trained = train_head(examples_of(data), Embedder.load(threads=2).embed, MODEL_NAME)
-    print(errors_words(trained.held_out))
+    examples = examples_of(data)
+    vectors = Embedder.load(threads=2).embed(examples.texts)
+    trained = train_head(examples, lambda _: vectors, MODEL_NAME)
+    compared = {
+        WORDS: cross_validated_errors(examples, word_vectors(examples.texts)[1]),
+        EMBEDDING: cross_validated_errors(examples, vectors),
+    }
+    print(comparison_words(compared))
     with tempfile.TemporaryDirectory(prefix="penstock-choice-") as folder:
         file = Path(folder) / "models.toml"
         file.write_text(RULES)
         write_difficulty_head(Path(folder) / "hard.safetensors", trained.head)
+        write_difficulty_head(Path(folder) / "words.safetensors", train_word_head(examples).head)
         models = ("--model", f"small={MODEL}", "--model", f"large={MODEL}")
         environ = {
             "PENSTOCK_GATEWAY_VIRTUAL_MODELS": str(file),

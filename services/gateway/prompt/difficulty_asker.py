@@ -1,6 +1,7 @@
-"""Estimate how hard a question is: a retriever embeds it, and the head of the virtual name reads the vector.
+"""Estimate how hard a question is: by its words, or a retriever embeds it, and the head of the virtual name
+reads the vector.
 
-It is asked once, of one retriever, for a few milliseconds; without an answer no rule that asks holds.
+One retriever is asked, once, for a few milliseconds; without an answer no rule that asks holds.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from shared.bus.subjects import inbox
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import NoAnswer, PenstockError
 from shared.files.difficulty_head import DifficultyHead
+from shared.files.word_features import MAX_READ_CHARS
 from shared.messages import Embed, Embedded, unpack_vector
 from shared.seams.chance import CHANCE
 
-MAX_ASKED_CHARS = 2000
-"""The characters of a question that are embedded: embedders read less."""
 BUDGET_SHARE = 0.1
 """The most of what is left until the deadline of the first token that the estimate may take."""
 ROLE = "retriever"
@@ -32,9 +32,11 @@ class DifficultyAsker:
         """Return the estimate of `head`, or why there is none."""
         began_s = SYSTEM_CLOCK.monotonic_s()
         probability, note = None, ""
-        question = request.question[:MAX_ASKED_CHARS]
+        question = request.question[:MAX_READ_CHARS]
         if not question.strip():
             note = "it has no question to be told hard or easy"
+        elif head.reads_words:
+            probability = head.probability_of(question)
         elif not (instance := self._embedding_instance(head)):
             note = f"no retriever with {head.embedder} tells how hard it is"
         else:

@@ -18,6 +18,7 @@ from shared.files.difficulty_head import (
     read_difficulty_head,
     write_difficulty_head,
 )
+from shared.files.word_features import WORD_FEATURES, WORD_PLACES, word_features
 
 HEAD = DifficultyHead("all-MiniLM-L6-v2", array("f", [0.5, -2.0, 0.25]), -0.125)
 
@@ -62,4 +63,23 @@ def test_what_is_no_classifier_is_refused(tmp_path: Path) -> None:
             read_difficulty_head(file)
     file.write_bytes(b"\0" * (MAX_HEAD_BYTES + 1))
     with pytest.raises(InvalidRequest, match="larger than"):
+        read_difficulty_head(file)
+
+
+def test_a_head_of_words_estimates_from_the_text_itself(tmp_path: Path) -> None:
+    weights = array("f", bytes(4 * WORD_PLACES))
+    found = word_features("Prove it")
+    weights[max(found, key=found.__getitem__)] = 8.0
+    head = DifficultyHead(WORD_FEATURES, weights, -1.0)
+    write_difficulty_head(tmp_path / "words.safetensors", head)
+    read = read_difficulty_head(tmp_path / "words.safetensors")
+    assert (read, read.reads_words, HEAD.reads_words) == (head, True, False)
+    assert read.probability_of("Prove it") == pytest.approx(1 / (1 + math.exp(1 - 8.0 * max(found.values()))))
+    assert read.probability_of("") == pytest.approx(1 / (1 + math.exp(1)))
+
+
+def test_weights_of_other_words_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "words.safetensors"
+    write_difficulty_head(file, DifficultyHead(WORD_FEATURES, array("f", [1.0]), 0.0))
+    with pytest.raises(InvalidRequest, match="is no classifier"):
         read_difficulty_head(file)

@@ -11,14 +11,17 @@ import numpy.typing as npt
 import pytest
 
 from shared.errors import InvalidRequest
+from shared.files.word_features import MAX_READ_CHARS
 from shared.training.difficulty import (
     FEWEST_OF_A_LABEL,
-    MAX_EXAMPLE_CHARS,
     Examples,
+    cross_validated_errors,
     errors_of,
     fit_logistic,
     read_examples,
     train_head,
+    train_word_head,
+    word_vectors,
 )
 
 DIMENSIONS = 8
@@ -97,10 +100,10 @@ def rows(*labels: object, text: object = "Why?") -> str:
 def test_rows_have_their_labels_in_words_or_numbers(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     each = FEWEST_OF_A_LABEL // 2
-    file.write_text(rows(*["hard", 1] * each, *["easy", False] * each, text="x" * (MAX_EXAMPLE_CHARS + 1)))
+    file.write_text(rows(*["hard", 1] * each, *["easy", False] * each, text="x" * (MAX_READ_CHARS + 1)))
     read = read_examples(file)
     assert (sum(read.labels), len(read.labels)) == (2 * each, 4 * each)
-    assert set(map(len, read.texts)) == {MAX_EXAMPLE_CHARS}
+    assert set(map(len, read.texts)) == {MAX_READ_CHARS}
 
 
 @pytest.mark.parametrize(
@@ -121,3 +124,28 @@ def test_a_file_that_teaches_nothing_is_refused_with_its_line(
     file.write_text(text)
     with pytest.raises(InvalidRequest, match=sentence):
         read_examples(file)
+
+
+def told_by_words(count: int) -> Examples:
+    """Questions of which one word tells the hard ones, nine times of ten."""
+    chance = np.random.default_rng(5)
+    labels = (chance.random(count) < 0.5).astype(int).tolist()
+    words = ["prove" if bool(label) != (chance.random() < 0.1) else "name" for label in labels]
+    return Examples(tuple(f"Please {word} number {n % 7}." for n, word in enumerate(words)), tuple(labels))
+
+
+def test_a_head_that_reads_words_learns_the_words_that_tell() -> None:
+    trained = train_word_head(told_by_words(300))
+    assert trained.head.reads_words
+    assert trained.head.probability_of("Prove number 3!") > 0.8
+    assert trained.head.probability_of("name number 99") < 0.2
+    assert trained.held_out.error < 0.2
+
+
+def test_errors_of_all_examples_are_of_what_was_learned_from_the_others() -> None:
+    examples = told_by_words(300)
+    errors = cross_validated_errors(examples, word_vectors(examples.texts)[1])
+    assert errors.count == 300
+    assert 0.03 < errors.error < 0.2
+    shuffled = Examples(examples.texts, tuple(np.random.default_rng(2).permutation(examples.labels).tolist()))
+    assert cross_validated_errors(shuffled, word_vectors(examples.texts)[1]).area < 0.65

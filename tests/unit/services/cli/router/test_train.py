@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from services.cli.router.router import main
+from services.cli.router.train import EMBEDDING, READS, WORDS
 from shared.files.difficulty_head import read_difficulty_head
+from shared.files.word_features import WORD_FEATURES
 from shared.retrieval.encoders.embedder import MODEL_NAME, Embedder
 
 HARD = "Prove that the sum of {n} odd primes cannot be written as a square, step by step."
@@ -21,20 +23,26 @@ def write_examples(file: Path, count: int) -> None:
     file.write_text("\n".join(map(json.dumps, rows)))
 
 
+@pytest.mark.thorough(but=WORDS)
+@pytest.mark.parametrize("reads", READS)
 def test_a_classifier_is_written_and_its_errors_are_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reads: str
 ) -> None:
     examples, out = tmp_path / "rows.jsonl", tmp_path / "hard.safetensors"
     write_examples(examples, 20)
-    assert main(["train", str(examples), "--out", str(out)]) == 0
+    assert main(["train", str(examples), "--out", str(out), "--reads", reads]) == 0
     head = read_difficulty_head(out)
-    vectors = Embedder.load().embed([HARD.format(n=99), EASY.format(n=99)])
-    hard, easy = (head.probability(vector.tolist()) for vector in vectors)
+    texts = [HARD.format(n=99), EASY.format(n=99)]
+    if reads == WORDS:
+        hard, easy = map(head.probability_of, texts)
+    else:
+        hard, easy = (head.probability(vector.tolist()) for vector in Embedder.load().embed(texts))
     said = capsys.readouterr().out
-    assert head.embedder == MODEL_NAME
+    assert head.embedder == {WORDS: WORD_FEATURES, EMBEDDING: MODEL_NAME}[reads]
     assert hard > 0.5 > easy
     assert "of 8 questions held out 0.0% are told wrong at 0.5" in said
     assert "calibration error" in said
+    assert [line.split()[:2] for line in said.splitlines()[-2:]] == [[WORDS, "0.0%"], [EMBEDDING, "0.0%"]]
 
 
 def test_what_cannot_be_learned_from_is_a_sentence(
