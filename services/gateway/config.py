@@ -251,6 +251,13 @@ class GatewayConfig(ServiceConfig):
         minimum=0,
         maximum=1 << 20,
     )
+    trim_summary_tokens: int = field_of(
+        0,
+        help="tokens of a summary in the place of the oldest turns of a chat, by their sentences that say "
+        "most; 0 = nothing is put there",
+        minimum=0,
+        maximum=1 << 20,
+    )
     trim_to_context: bool = field_of(
         False, help="the oldest turns of a chat are left out where its model has no room for all of them"
     )
@@ -343,4 +350,5 @@ class GatewayConfig(ServiceConfig):
             prompt_tokens=self.trim_prompt_tokens,
             fit_context=self.trim_to_context,
             compact=self.trim_space,
+            summary_tokens=self.trim_summary_tokens,
         )

@@ -11,6 +11,7 @@ from shared.text.passage_room import fitting_places, utf8_bytes
 from shared.text.retrieval_prompt import passage_line, retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
 from shared.trimming.chat_budget import trim_chat
+from shared.trimming.chat_summary import with_summary
 from shared.trimming.compact_chat import CompactChat, compact_chat
 from shared.trimming.kept_text import NOTHING
 from shared.trimming.passage_compression import compress_passages
@@ -44,8 +45,10 @@ class ChatPromptBuilder:
             raise InvalidRequest(f"passage_order is no order of {count} passages; name each place once")
         if message.max_passage_tokens < 0 or message.room_tokens < 0:
             raise InvalidRequest("max_passage_tokens and room_tokens are at least 0; 0 leaves them open")
-        if message.trimming.prompt_tokens < 0:
-            raise InvalidRequest("a budget of a prompt is at least 0 tokens; 0 leaves it open")
+        if min(message.trimming.prompt_tokens, message.trimming.summary_tokens) < 0:
+            raise InvalidRequest(
+                "a budget of a prompt or a summary is at least 0 tokens; 0 leaves it open, or is none"
+            )
         if message.trimming.passage_tokens < 0 or not 0.0 < message.trimming.passage_share <= 1.0:
             raise InvalidRequest(
                 "a budget of passages is at least 0 tokens, and a share above 0 and at most 1"
@@ -57,6 +60,7 @@ class ChatPromptBuilder:
         if message.trimming.compact:
             written = compact_chat(message.chat, self._count_tokens)
         self._turns, self._compacted = written.turns, written.parts
+        self._summary = ""
 
     def build(self, room_bytes: int) -> BuiltChat:
         """Build the prompt with the best passages that fit into `room_bytes`, then into the message's limits.
@@ -92,9 +96,13 @@ class ChatPromptBuilder:
             return ()
         texts = [self._passages[place] for place in self._standing(places)]
         left = trim_chat(
-            self._turns, budget, lambda turns: len(self._encode_turns(turns, texts)), self._count_tokens
+            self._turns,
+            budget,
+            lambda turns, summary: len(self._encode_turns(turns, texts, summary)),
+            self._count_tokens,
+            self._message.trimming.summary_tokens,
         )
-        self._turns = left.turns
+        self._turns, self._summary = left.turns, left.summary
         return () if left.part is None else (left.part,)
 
     def _fitting(self, places: Sequence[int], tokens: int, room: int) -> tuple[int, ...]:
@@ -113,16 +121,17 @@ class ChatPromptBuilder:
 
     def _encode(self, places: Sequence[int]) -> list[int]:
         texts = [self._passages[place] for place in self._standing(places)]
-        return self._encode_turns(self._turns, texts)
+        return self._encode_turns(self._turns, texts, self._summary)
 
-    def _encode_turns(self, turns: Sequence[ChatTurn], passages: Sequence[str]) -> list[int]:
-        """Encode turns with these passages in their question, in the form that the model was taught."""
+    def _encode_turns(self, turns: Sequence[ChatTurn], passages: Sequence[str], summary: str) -> list[int]:
+        """Encode turns with these passages in their question, in the form that the model was taught, and
+        with a summary of those before them."""
         message = self._message
         if passages:
             asked = retrieval_prompt(passages, turns[-1].content, self._tokenizer.retrieval_form)
             turns = [*turns[:-1], replace(turns[-1], content=asked)]
         return self._tokenizer.encode_chat(
-            turns,
+            with_summary(turns, summary),
             tools=message.tools,
             template_optional=message.template_optional,
             effort=message.reasoning_effort,

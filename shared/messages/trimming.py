@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PASSAGES, SENTENCES, DUPLICATES, TURNS = "passages", "sentences", "duplicates", "turns"
-JSON, WHITESPACE = "json", "whitespace"
-TRIMMED_PARTS = (PASSAGES, SENTENCES, DUPLICATES, TURNS, JSON, WHITESPACE)
+SUMMARIZED, JSON, WHITESPACE = "summarized", "json", "whitespace"
+TRIMMED_PARTS = (PASSAGES, SENTENCES, DUPLICATES, TURNS, SUMMARIZED, JSON, WHITESPACE)
 """The parts of a prompt that may be left out: passages as a whole, sentences of passages, sentences that
-another passage says already, turns of a chat; space between the parts of JSON, and other space."""
+another passage says already, turns of a chat, turns in whose place a summary stands; space between the parts
+of JSON, and other space."""
 
 Spans = tuple[int, ...]
 """Parts of a text, as where each begins and ends, in characters; () is all of it, and (0, 0) nothing."""
@@ -21,8 +22,8 @@ class Trimming:
     `passage_tokens` bounds all passages together, as does `passage_share`, of what they have whole.
     `duplicates`: what another passage says already is left out. Sentences are chosen for `query`, or, where
     that is "", for the last turn. A chat has a prompt of at most `prompt_tokens`, by its oldest turns; with
-    `fit_context` of no more than there is room for. `compact`: its turns are written without space that says
-    nothing.
+    `fit_context` of no more than there is room for; in their place stands a summary of at most
+    `summary_tokens`. `compact`: its turns are written without space that says nothing.
     """
 
     passage_tokens: int = 0
@@ -32,6 +33,7 @@ class Trimming:
     prompt_tokens: int = 0
     fit_context: bool = False
     compact: bool = False
+    summary_tokens: int = 0
 
     @property
     def compresses(self) -> bool:
@@ -41,7 +43,7 @@ class Trimming:
     @property
     def of_chat(self) -> Trimming:
         """Return the budgets that have to do with a chat and with no passage."""
-        return Trimming(prompt_tokens=self.prompt_tokens, fit_context=self.fit_context, compact=self.compact)
+        return replace(self, passage_tokens=0, passage_share=1.0, duplicates=False, query="")
 
     def chat_tokens(self, room_tokens: int) -> int:
         """Return how long the prompt of a chat may be where there is room for so many tokens, 0 for any

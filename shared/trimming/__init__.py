@@ -4,6 +4,7 @@ passage_sentences    passages as sentences, by their places in them
 near_duplicates      sentences that say what another one has said
 sentence_scores      how likely it is that a sentence answers the question
 passage_compression  passages shortened to a budget of tokens
+chat_summary         turns of a chat by their best sentences
 chat_budget          the oldest turns of a chat that are left out for a budget
 compact_text         JSON and text without space that says nothing
 compact_chat         a chat written so

@@ -28,6 +28,12 @@ def add_trimming_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of a chat, which is sent without its oldest turns where it has more",
     )
+    group.add_argument(
+        "--max-summary-tokens",
+        type=natural,
+        metavar="N",
+        help="of a summary in the place of those turns, by their sentences that say most",
+    )
     group.add_argument("--compact", action="store_true", help="leave out space that says nothing")
     group.add_argument(
         "--no-duplicates",
@@ -46,6 +52,8 @@ def set_trimming(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
         request.trimming.passage_share = args.passage_share
     if args.max_prompt_tokens is not None:
         request.trimming.max_prompt_tokens = args.max_prompt_tokens
+    if args.max_summary_tokens is not None:
+        request.trimming.max_summary_tokens = args.max_summary_tokens
     if args.compact:
         request.trimming.compact = True
     if args.no_duplicates:

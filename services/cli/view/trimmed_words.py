@@ -10,6 +10,7 @@ _WORDS = {
     "sentences": ("sentence of passages", "sentences of passages"),
     "json": ("JSON text's space", "JSON texts' space"),
     "whitespace": ("turn's space", "turns' space"),
+    "summarized": ("turn of the chat but for a summary", "turns of the chat but for a summary"),
     "turns": ("turn of the chat", "turns of the chat"),
     "duplicates": ("sentence that another passage says", "sentences that other passages say"),
 }

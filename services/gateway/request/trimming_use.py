@@ -30,6 +30,7 @@ def read_trimming(message: pb.GenerateRequest, usual: Trimming) -> Trimming:
         prompt_tokens=_budget(asked, "max_prompt_tokens", usual.prompt_tokens),
         fit_context=asked.fit_context if asked.HasField("fit_context") else usual.fit_context,
         compact=asked.compact if asked.HasField("compact") else usual.compact,
+        summary_tokens=_budget(asked, "max_summary_tokens", usual.summary_tokens),
     )
 
 
@@ -38,7 +39,7 @@ def _budget(asked: pb.Trimming, name: str, usual: int) -> int:
         return usual
     tokens = int(getattr(asked, name))
     if tokens < 0:
-        raise InvalidRequest(f"trimming.{name} is {tokens}: send a number of tokens, or 0 for any number")
+        raise InvalidRequest(f"trimming.{name} is {tokens}: send a number of tokens, from 0 on")
     return tokens
 
 

@@ -112,6 +112,7 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     max_prompt_tokens: int
     fit_context: bool
     compact: bool
+    max_summary_tokens: int
     cache: CacheModeName
     fallback: bool | Sequence[str]
     sticky_key: str
@@ -140,6 +141,7 @@ _TRIMMING_FIELDS = {
     "max_prompt_tokens": "max_prompt_tokens",
     "fit_context": "fit_context",
     "compact": "compact",
+    "max_summary_tokens": "max_summary_tokens",
 }
 _RETRIEVAL_FIELDS = {
     "retrieve_may_degrade": "may_degrade",

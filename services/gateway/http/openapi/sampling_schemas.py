@@ -227,6 +227,9 @@ def trimming_options() -> Schema:
         ),
         "duplicates": flag("a sentence that another passage says already is left out"),
         "max_prompt_tokens": integer(0, 2**31 - 1, "of a chat, without its oldest turns; 0: any number"),
+        "max_summary_tokens": integer(
+            0, 2**31 - 1, "of a summary of those turns, by their sentences that say most; 0: none"
+        ),
         "compact": flag("space that says nothing is left out"),
         "fit_context": flag("the oldest turns are left out where the context has no room for them"),
     }

@@ -13,6 +13,7 @@ from shared.errors import PenstockError
 from shared.messages import ChatTurn, Tokenize, Tokenized, Trimming, unpack_ids
 from shared.text.passage_room import fitting_places
 from shared.text.retrieval_prompt import passage_line
+from shared.trimming.chat_summary import HEAD
 from tests.support.tokenizer_kinds import text_tokenizer
 
 KIND = "byte_level"
@@ -115,6 +116,7 @@ WRONG = {
     "place left out": replace(ASKED, passage_order=(0, 1)),
     "negative tokens": replace(ASKED, max_passage_tokens=-1),
     "negative room": replace(ASKED, room_tokens=-1),
+    "negative summary": replace(ASKED, trimming=Trimming(summary_tokens=-1)),
 }
 
 
@@ -147,6 +149,19 @@ def test_a_chat_over_its_budget_goes_without_its_oldest_turns(prompts: PromptTok
     (part,) = shorter.trimmed
     left = (HISTORY[0], *HISTORY[1 + part.count :])
     assert shorter.token_ids == prompts.tokenize_prompt(Tokenize(chat=left, template_optional=True)).token_ids
+
+
+def test_a_summary_of_older_turns_stands_in_front_of_the_first_user_turn_that_stays(
+    prompts: PromptTokenizer,
+) -> None:
+    budget = tokens_of(prompts.tokenize_prompt(Tokenize(chat=HISTORY, template_optional=True))) - 60
+    trimming = Trimming(prompt_tokens=budget, summary_tokens=60)
+    answer = prompts.tokenize_prompt(Tokenize(chat=HISTORY, template_optional=True, trimming=trimming))
+    assert tokens_of(answer) <= budget
+    assert [part.what for part in answer.trimmed] == ["summarized"]
+    text = text_of(answer)
+    told, first = text.index(HEAD), text.index("user says", text.index("\n\n"))
+    assert text.index(HISTORY[0].content) < told < first
 
 
 def test_a_chat_fits_into_the_room_that_there_is_where_it_is_to(prompts: PromptTokenizer) -> None:

@@ -18,8 +18,8 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def prompt_tokens(turns: Sequence[ChatTurn]) -> int:
-    return sum(TURN_TOKENS + words(turn.content) for turn in turns)
+def prompt_tokens(turns: Sequence[ChatTurn], summary: str = "") -> int:
+    return sum(TURN_TOKENS + words(turn.content) for turn in turns) + words(summary)
 
 
 def history(count: int, size: int = 10) -> list[ChatTurn]:
@@ -31,8 +31,8 @@ def history(count: int, size: int = 10) -> list[ChatTurn]:
     ]
 
 
-def trimmed(turns: Sequence[ChatTurn], budget: int) -> TrimmedChat:
-    return trim_chat(turns, budget, prompt_tokens, words)
+def trimmed(turns: Sequence[ChatTurn], budget: int, summary_tokens: int = 0) -> TrimmedChat:
+    return trim_chat(turns, budget, prompt_tokens, words, summary_tokens)
 
 
 def test_a_chat_within_its_budget_stays_as_it_is() -> None:
@@ -90,10 +90,56 @@ def test_a_prompt_that_gets_no_shorter_is_measured_a_few_times_alone() -> None:
     """A template may write nothing of a turn."""
     measured: list[int] = []
 
-    def as_long_as_ever(turns: Sequence[ChatTurn]) -> int:
+    def as_long_as_ever(turns: Sequence[ChatTurn], _summary: str) -> int:
         measured.append(len(turns))
         return 17
 
     left = trim_chat([*history(100 * MAX_ROUNDS), LAST], 16, as_long_as_ever, words)
     assert left.turns == (LAST,)
     assert len(measured) <= MAX_ROUNDS + 2
+
+
+def told_facts(count: int) -> list[ChatTurn]:
+    return [
+        turn
+        for number in range(count)
+        for turn in (
+            ChatTurn("user", f"Parcel {number} is for Berlin. Where is it?"),
+            ChatTurn("assistant", f"Parcel {number} left the harbour on day {number}."),
+        )
+    ]
+
+
+def test_a_summary_stands_in_the_place_of_turns_and_within_the_budget() -> None:
+    turns = [SYSTEM, *told_facts(8), LAST]
+    budget = prompt_tokens(turns) - 40
+    left = trimmed(turns, budget, summary_tokens=30)
+    assert 0 < words(left.summary) <= 30
+    assert prompt_tokens(left.turns, left.summary) <= budget
+    assert left.part is not None
+    assert left.part.what == "summarized"
+    assert left.part.count == len(turns) - len(left.turns)
+    assert left.part.tokens == prompt_tokens(turns) - prompt_tokens(left.turns) - words(left.summary)
+
+
+def test_room_that_is_too_small_for_a_sentence_is_told_as_turns_that_are_left_out() -> None:
+    turns = [SYSTEM, *told_facts(8), LAST]
+    left = trimmed(turns, prompt_tokens(turns) - 40, summary_tokens=5)
+    assert left.summary == ""
+    assert left.part is not None
+    assert left.part.what == "turns"
+
+
+def test_a_summary_has_half_of_the_budget_at_most() -> None:
+    turns = [SYSTEM, *told_facts(20), LAST]
+    left = trimmed(turns, 100, summary_tokens=1000)
+    assert 0 < words(left.summary) <= 50
+    assert prompt_tokens(left.turns, left.summary) <= 100
+
+
+def test_while_a_chat_grows_its_summary_stays_the_same_for_a_step() -> None:
+    turns = told_facts(40)
+    chats = [trimmed([SYSTEM, *turns[: 2 * count], LAST], 300, 40) for count in range(14, 40)]
+    begins = [(each.summary, each.turns[1]) for each in chats]
+    assert all(each.summary for each in chats)
+    assert sum(one != other for one, other in pairwise(begins)) <= 9  # of 25
