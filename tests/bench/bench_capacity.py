@@ -6,8 +6,8 @@
 `measure` starts a stack of each mix of prefill and decode workers and puts a Poisson load of each rate on it.
 The profile is made of the first mix alone, with other loads: prompts one at a time, and answers of one to
 eight clients behind short prompts. What lies in the folder is not measured again, so that a long table can be
-made in pieces (`--budget`). `table` predicts every point from that profile, for the rate that its arrivals
-happened to have, and sets it beside what was measured.
+made in pieces (`--budget`). `table` plays the very arrivals of every point on that profile, and sets what
+that predicts beside what was measured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from typing import Any
 
 from services.cli.bench.plan.lengths import TokenLengths
 from services.cli.bench.report.service_level import ServiceLevel
-from services.cli.capacity.prediction import Prediction, predict
+from services.cli.capacity.measured_comparison import MeasuredFile
+from services.cli.capacity.prediction import Prediction, predict_finite
 from services.cli.capacity.profile import DeploymentProfile, InstanceCounts
 from services.cli.capacity.profile_file import read_profile
 from services.cli.capacity.workload import Workload
@@ -277,7 +278,7 @@ def table(options: argparse.Namespace) -> None:
         if not point.exists():
             continue
         summary = json.loads(point.read_text())["summary"]
-        prediction = _predicted(profile, summary["calls"] / POINT_S, mix)
+        prediction = _predicted(profile, MeasuredFile.read(point).times_s, mix)
         cells = []
         for figure in WITHIN:
             measured, predicted = _figures(figure, summary, prediction)
@@ -311,11 +312,12 @@ def _figures(figure: str, summary: dict[str, Any], prediction: Prediction) -> tu
     return measured, prediction.latencies[quantity].quantiles[share].value
 
 
-def _predicted(profile: DeploymentProfile, rate: float, mix: Mix) -> Prediction:
+def _predicted(profile: DeploymentProfile, times_s: Sequence[float], mix: Mix) -> Prediction:
     lengths = (TokenLengths(INPUT_TOKENS, INPUT_TOKENS), TokenLengths(OUTPUT_TOKENS, OUTPUT_TOKENS))
-    workload = Workload.of_lengths(rate, 1.0, *lengths)
+    workload = Workload.of_lengths(1.0, 1.0, *lengths)
     levels = [ServiceLevel.read(objective) for objective in OBJECTIVES]
-    return predict(profile, workload, InstanceCounts(1, mix.prefill, mix.decode), levels, hosts=1)
+    counts = InstanceCounts(1, mix.prefill, mix.decode)
+    return predict_finite(profile, workload, counts, times_s, levels, hosts=1)
 
 
 def _profile_file(options: argparse.Namespace) -> Path:

@@ -145,7 +145,7 @@ OWN = {
         "MAX_RECORD_BYTES",
         "MAX_TOLD_CHARS",
     ),
-    "services/cli/capacity": ("MAX_MOVES",),
+    "services/cli/capacity": ("MAX_MOVES", "MAX_SHARED_TOKENS", "MAX_TIMES"),
     "services/cli/planner": ("MAX_AHEAD_S", "MAX_KEPT_COUNTS", "MAX_PENDING"),
     "services/gateway/asks": ("MAX_ASKS", "MAX_KNOWN", "MAX_CALL_ASKS"),
     "services/gateway/grpc": ("MAX_EVENT_BYTES", "MAX_STATUS_CHARS"),

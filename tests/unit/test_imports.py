@@ -234,15 +234,14 @@ CLI_ORDER = (
     "completion",
 )
 CAPACITY_ORDER = (
-    "queueing",
     "step_curve",
-    "decode_batch",
     "profile",
     "profile_file",
     "workload",
     "workload_trace",
-    "core_sharing",
+    "pipeline",
     "stage_loads",
+    "played_figures",
     "prediction",
     "sizing",
     "what_if",

@@ -19,7 +19,7 @@ from services.cli.ask.gateway_channel import (
 )
 from services.cli.bench.plan.agent_threads import ReplayPace
 from services.cli.bench.plan.agents import AgentSource
-from services.cli.bench.plan.arrivals import gamma_arrivals
+from services.cli.bench.plan.arrivals import seeded_arrivals
 from services.cli.bench.plan.azure import AzureSource
 from services.cli.bench.plan.conversations import ConversationSource
 from services.cli.bench.plan.dialogue import Dialogue, DialogueSource
@@ -168,7 +168,7 @@ async def run_in_parts(
 
 
 def _timed(mix: DialogueMix, rate: float, args: argparse.Namespace) -> Iterator[Dialogue]:
-    arrivals = gamma_arrivals(rate, args.variation, mix.writer.random("arrivals"))
+    arrivals = seeded_arrivals(rate, args.variation, args.seed)
     return (dialogue.at(at_s) for at_s, dialogue in zip(arrivals, mix.endless(), strict=False))
 
 

@@ -1,14 +1,13 @@
-"""Say what instances a load needs, from a profile of what they do; predictions, with their formulas.
+"""Say what instances a load needs, from a profile of what they do: predictions, by playing the load on them.
 
-queueing             lines before servers, in closed form
 step_curve           how long a decode step takes, by its batch
-decode_batch         how full batches are, and who waits for a slot
 profile              the speed and the size of each instance
 profile_file         a profile as TOML or JSON
 workload             how often requests come, and how long they are
 workload_trace       a workload as a trace recorded it
-core_sharing         how much longer work takes where instances share cores
-stage_loads          how busy each stage is, and what waits there
+pipeline             requests that are played through instances
+stage_loads          how busy each stage is, and who waits there
+played_figures       latencies of requests that were played
 prediction           what requests meet at so many instances
 sizing               the fewest instances, what breaks first, one that fails
 what_if              one thing changed

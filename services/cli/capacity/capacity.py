@@ -48,7 +48,9 @@ def _plan(args: argparse.Namespace) -> int:
     if prices is not None and not prices.machine_per_hour:
         raise InvalidRequest(f"{args.prices} has no machine_per_hour, which is what instances cost; write it")
     measured = MeasuredFile.read(args.measured) if args.measured else None
-    question = CapacityQuestion(read_profile(args.profile), _workload(args), args.slo, args.hosts)
+    question = CapacityQuestion(
+        read_profile(args.profile), _workload(args), args.slo, args.hosts, args.requests
+    )
     answer = answer_question(question, given_counts(args), args.regions, prices, measured)
     print(json.dumps(answer.as_json(), indent=1) if args.json else capacity_words(answer))
     return 0 if answer.prediction.kept else EXIT_FAILED

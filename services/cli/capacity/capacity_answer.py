@@ -9,7 +9,7 @@ from typing import Any
 from services.cli.bench.report.latency_figures import known
 from services.cli.bench.report.prices import Prices
 from services.cli.capacity.measured_comparison import FigureComparison, MeasuredFile
-from services.cli.capacity.prediction import Prediction
+from services.cli.capacity.prediction import Prediction, predict_finite
 from services.cli.capacity.profile import ROLES_SIZED, InstanceCounts
 from services.cli.capacity.sizing import (
     BreakingPoint,
@@ -28,8 +28,8 @@ LEFT_OUT = (
     "prompts that decode workers compute themselves, drafts, retrieval, adapters and guests",
     "limits and fairness of tenants, sheds, deadlines, clients that cancel",
     "the way of tokens behind the first from a decode worker to their client",
-    "the bus and the network beyond overhead_ms and transfer_ms, caches that forget",
-    "bursts within batches: arrivals' variation scales waits alone, and a trace's order is not replayed",
+    "the bus and the network beyond overhead_ms and transfer_ms, caches that forget, prefixes fetched",
+    "the order of a trace: its gaps and lengths are drawn anew",
     "other work on the same cores than that of host.request_cpu_ms and host.token_cpu_ms",
 )
 """Things that a prediction knows nothing of."""
@@ -121,9 +121,25 @@ def answer_question(
         losses=loss_outcomes(question, prediction.counts),
         spares=with_spares(fewest) if fewest.kept else None,
         changes=what_if_rows(question, prediction.counts),
-        compared=measured.compare(prediction) if measured else [],
+        compared=_compared(question, prediction, measured) if measured else [],
         notes=_notes(question, prediction, measured),
     )
+
+
+def _compared(
+    question: CapacityQuestion, prediction: Prediction, measured: MeasuredFile
+) -> list[FigureComparison]:
+    """Compare with a prediction of the very requests that were measured, where their times are known."""
+    if measured.times_s:
+        prediction = predict_finite(
+            question.profile,
+            question.workload,
+            prediction.counts,
+            measured.times_s,
+            question.levels,
+            question.hosts,
+        )
+    return measured.compare(prediction)
 
 
 def _notes(question: CapacityQuestion, prediction: Prediction, measured: MeasuredFile | None) -> list[str]:
@@ -154,7 +170,7 @@ def _prediction_json(prediction: Prediction) -> dict[str, Any]:
         "stages": {
             role: {
                 "utilization": stage.utilization,
-                "waiting_share": stage.wait.probability,
+                "waiting_share": stage.wait.share,
                 "mean_wait_ms": known(stage.wait.mean_s * 1e3),
             }
             for role, stage in prediction.stages.items()

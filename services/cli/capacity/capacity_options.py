@@ -12,13 +12,15 @@ from services.cli.bench.plan.arrivals import MAX_VARIATION
 from services.cli.bench.plan.lengths import TokenLengths
 from services.cli.bench.report.service_level import FORMS, ServiceLevel
 from services.cli.bench.serve_options import MAX_RATE, MAX_SPEED
-from services.cli.capacity.prediction import NOT_PREDICTED
+from services.cli.capacity.prediction import MAX_PLAYED_REQUESTS, NOT_PREDICTED, PLAYED_REQUESTS
 from services.cli.capacity.profile import MAX_ROLE_INSTANCES, ROLES_SIZED, InstanceCounts
 from services.cli.capacity.workload_trace import TRACES
 from services.cli.fleet.fleet_watch import add_bus_location
 
 MAX_HOSTS = 4096
 """The most machines that instances share."""
+LEAST_PLAYED_REQUESTS = 50
+"""The fewest requests that a prediction plays: of fewer there is no tail."""
 MAX_REGIONS = 256
 """The most regions that an answer is multiplied by."""
 MAX_WINDOW_S = 86_400.0
@@ -129,6 +131,13 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prices", type=Path, metavar="FILE", help="TOML: machine_per_hour and currency")
     group.add_argument(
         "--measured", type=Path, metavar="FILE", help="of `penstock bench serve --json`, to compare with"
+    )
+    group.add_argument(
+        "--requests",
+        type=_whole(LEAST_PLAYED_REQUESTS, MAX_PLAYED_REQUESTS),
+        default=PLAYED_REQUESTS,
+        metavar="N",
+        help=f"play so many for each prediction; default {PLAYED_REQUESTS}",
     )
     group.add_argument("--json", action="store_true", help="JSON instead of tables")
 

@@ -54,7 +54,7 @@ def _stage_row(answer: CapacityAnswer, role: str) -> tuple[str, ...]:
     counts = (str(answer.counts.of(role) * answer.regions), spares)
     if stage is None:
         return (role, *counts, "-", "-", "-")
-    wait = (f"{stage.wait.probability:.1%}", number(stage.wait.mean_s * 1e3))
+    wait = (f"{stage.wait.share:.1%}", number(stage.wait.mean_s * 1e3))
     return (role, *counts, f"{stage.utilization:.0%}", *wait)
 
 
@@ -76,7 +76,6 @@ def _latency_rows(prediction: Prediction) -> list[tuple[str, ...]]:
     return [
         (name, number(figures.mean), *(number(figures.quantiles[share].value) for share in SHARES))
         for name, figures in prediction.latencies.items()
-        if name != "step"
     ]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
+from services.cli.bench.plan.arrivals import MAX_VARIATION, seeded_arrivals
 from services.cli.capacity.prediction import Prediction
 from shared.errors import InvalidRequest
 from shared.files.bounded_file import read_bounded
@@ -20,9 +22,12 @@ COMPARED = {
     "tpot": ("p50", "p99"),
     "e2e": ("p50", "p99"),
 }
+MOST_FIGURE = 1e15
 COMPARED_RATES = ("goodput", "output_tokens_per_s")
 RATE_APART = 0.05
 """The offered rates may differ by this share before a note says so."""
+MAX_TIMES = 20_000
+"""The most arrivals of a measured load that are made again."""
 CACHED_APART = 0.05
 """The shares of prompts that are found may differ by so much before a note says so."""
 
@@ -43,12 +48,14 @@ class FigureComparison:
 @dataclass(frozen=True, slots=True)
 class MeasuredFile:
     """Figures of a load by their names, as `ttft_p99`, in ms and a second; and the rate that was offered.
-    `cut`: somebody ended it before its time. `cached_share` of the prompts was found; None: not said."""
+    `cut`: somebody ended it before its time. `cached_share` of the prompts was found; None: not said.
+    `times_s` is when its requests came, from its own beginning on; (): not known."""
 
     figures: dict[str, float]
     rate: float | None
     cut: bool = False
     cached_share: float | None = None
+    times_s: tuple[float, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> MeasuredFile:
@@ -68,10 +75,12 @@ class MeasuredFile:
             figures[name] = _figure(path, f"summary.rates.{name}", rates.get(name))
         options = document.get("options")
         rate = options.get("rate") if isinstance(options, dict) else None
-        known = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+        known = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < MOST_FIGURE
         cut = document.get("cut_calls") is not None
         offered = float(rate) if known and rate is not None else None
-        return cls(figures, offered, cut, _cached_share(summary.get("token_origins")))
+        cached_share = _cached_share(summary.get("token_origins"))
+        times_s = _times_s(options) if offered is not None and isinstance(options, dict) else ()
+        return cls(figures, offered, cut, cached_share, times_s)
 
     def compare(self, prediction: Prediction) -> list[FigureComparison]:
         """Return the figures that both have."""
@@ -131,9 +140,29 @@ def _cached_share(origins: object) -> float | None:
     return None
 
 
+def _times_s(options: dict[str, Any]) -> tuple[float, ...]:
+    """Return when the requests of an open load came: its seed makes the same times again. () where it is not
+    said, and where others than these count."""
+    match options:
+        case {
+            "rate": int() | float() as rate,
+            "variation": int() | float() as variation,
+            "duration": int() | float() as duration_s,
+            "seed": int(seed),
+            "requests": int() | None as most,
+            "source": None,
+            "warmup": 0 | 0.0,
+        } if 0 <= variation <= MAX_VARIATION and (most is None or most > 0):
+            times_s = seeded_arrivals(float(rate), float(variation), seed)
+            within = takewhile(lambda at_s: at_s < duration_s, times_s)
+            found = tuple(islice(within, min(MAX_TIMES + 1, most or MAX_TIMES + 1)))
+            return found if len(found) <= MAX_TIMES else ()
+    return ()
+
+
 def _figure(path: Path, where: str, value: object) -> float:
     if value is None:
         return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST_FIGURE:
         raise InvalidRequest(f"{path}: {where} is {value!r:.40}; it is a number of 0 or more, or null")
     return float(value)

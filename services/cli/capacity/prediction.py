@@ -1,27 +1,44 @@
-"""Predict what requests of a workload meet at a deployment of so many instances."""
+"""Predict what requests of a workload meet at a deployment of so many instances, by playing them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from services.cli.bench.report.latency_figures import OF_CALLS, SHARES, LatencyFigures, QuantileFigure
+from services.cli.bench.report.latency_figures import SHARES, LatencyFigures
 from services.cli.bench.report.service_level import LevelVerdict, ServiceLevel, judge
-from services.cli.bench.stats.quantiles import Floats, sorted_quantile
-from services.cli.capacity.core_sharing import ALONE
+from services.cli.capacity.pipeline.pipeline import Pipeline
+from services.cli.capacity.pipeline.played_load import load_at, steady_load
+from services.cli.capacity.pipeline.played_request import PlayedRequest
+from services.cli.capacity.played_figures import PlayedFigures, exactly
 from services.cli.capacity.profile import DeploymentProfile, InstanceCounts
-from services.cli.capacity.stage_loads import StageLoads, StagePrediction, prompt_s, settled_loads
+from services.cli.capacity.stage_loads import (
+    UNKNOWN_WAIT,
+    StagePrediction,
+    prompt_s,
+    stage_waits,
+    utilizations,
+)
 from services.cli.capacity.workload import Workload
 
-SAMPLED_REQUESTS = 4096
-"""The requests over which times of stages are added: points of a Halton sequence (1960), always the same."""
-BASES = (2, 3, 5, 7, 11, 13)
-"""One for each thing that varies: lengths, three waits, the batch, and who else is on the cores."""
+PLAYED_REQUESTS = 1000
+"""The requests of a load that goes on that count, unless another number is asked for."""
+MAX_PLAYED_REQUESTS = 20_000
+"""The most requests that one prediction plays and counts."""
+MAX_SHARED_TOKENS = 12_000
+"""Where instances share cores each step is played: so many tokens of answers at most, but LEAST_SHARED."""
+LEAST_SHARED = 100
+WARM_SHARE = 0.25
+"""Requests of a load that goes on come first, this part of those that count, and fill the deployment."""
+WARM_TIMES = 2.0
+"""And so many times those that are there at a time in the mean, if nobody waits, but MOST_WARM at most."""
+MOST_WARM = 2000
+LEAST_LOAD = 1e-6
+"""The least load that is played, in requests that are there in the mean: of less, hardly any two meet."""
+OF_REQUESTS = ("ttft", "tpot", "e2e")
 NOT_PREDICTED = ("ttua", "queue", "errors", "sheds")
 """Quantities of objectives that nothing here tells."""
 
@@ -31,7 +48,7 @@ class Prediction:
     """`stretch`: how many times longer prompts or steps, whichever is worse, take for want of cores.
     `slots` are those that KV has room for.
 
-    Where a stage is overloaded `trouble` says which and latencies are infinite: nothing is stationary.
+    Where a stage is overloaded `trouble` says which and latencies are infinite: lines only grow.
     """
 
     counts: InstanceCounts
@@ -59,127 +76,111 @@ def predict(
     counts: InstanceCounts,
     levels: Sequence[ServiceLevel] = (),
     hosts: int | None = None,
+    requests: int = PLAYED_REQUESTS,
 ) -> Prediction:
-    """Predict a load on so many instances; `hosts` None: each instance has cores of its own."""
+    """Predict a load that goes on, on so many instances; `hosts` None: each instance has cores of its own.
+
+    `requests` are played that count, behind others that fill the deployment.
+    """
     slots = profile.decode.slots_for(workload.mean_sequence_tokens)
     if not slots:
         return _overloaded(counts, {}, 1.0, 0, levels, _too_long(profile, workload))
-    loads = settled_loads(profile, workload, counts, slots, hosts)
-    stretch = loads.stretch
-    stages = {"gateway": loads.gateway, "prefill": loads.prefill, "decode": loads.decode}
-    full = [role for role, stage in stages.items() if stage.utilization >= 1]
-    if full:
-        return _overloaded(counts, stages, stretch, slots, levels, _overload_words(stages, counts, workload))
-    times = _request_times(profile, workload, loads)
-    latencies = {name: _figures(values) for name, values in times.items()}
-    latencies["itl"] = _gap_figures(profile, workload, loads)
-    rates = _rates(workload, levels, times)
-    return Prediction(
-        counts,
-        stages,
-        stretch,
-        slots,
-        loads.batches.mean_live / counts.decode,
-        latencies,
-        rates,
-        judge(levels, latencies, rates),
-    )
-
-
-def _request_times(profile: DeploymentProfile, workload: Workload, loads: StageLoads) -> dict[str, Floats]:
-    """Return times of sampled requests by quantity, in s. Waits of stages are taken as independent, and the
-    batch that a request meets as that of its whole answer."""
-    lengths, front, slot, line, batch, cores = _halton_points()
-    small = loads.sharing.small_stretch if loads.sharing else 1.0
-    prompts = loads.sharing.of_prompts() if loads.sharing else ALONE
-    drawn = (lengths * len(workload.input_tokens)).astype(np.int64)
-    gateway = profile.gateway
-    ttft = (
-        loads.gateway.wait.at(front)
-        + (gateway.cpu_ms + gateway.token_cpu_ms) / 1e3 * small
-        + gateway.overhead_ms / 1e3
-        + loads.decode.wait.at(slot)
-        + loads.prefill.wait.at(line)
-        + prompt_s(profile, workload)[drawn] * prompts.at(cores)
-    )
-    behind = workload.tokens_behind_first[drawn]
-    step_s = _mean_step_s(profile, loads, loads.batches.met_batches(batch))
-    transfer_s = np.where(behind > 0, profile.decode.transfer_ms / 1e3, 0.0)
-    rest = transfer_s + behind * step_s
-    tpot = np.where(behind > 0, rest / np.maximum(1.0, behind), math.nan)
-    return {"ttft": ttft, "tpot": tpot, "e2e": ttft + rest, "step": step_s}
-
-
-def _gap_figures(profile: DeploymentProfile, workload: Workload, loads: StageLoads) -> LatencyFigures:
-    """Return figures of gaps between tokens: steps, and once for each answer KV on its way as well."""
-    gaps = float(workload.tokens_behind_first.mean())
-    if not gaps:
-        return _figures(np.array([]))
-    steps, step_shares = _steps(profile, loads)
-    first_share = float((workload.tokens_behind_first > 0).mean()) / gaps
-    values = np.concatenate((steps, steps + profile.decode.transfer_ms / 1e3))
-    weights = np.concatenate((step_shares * (1.0 - first_share), step_shares * first_share))
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    found = {
-        name: float(values[order][min(len(values) - 1, int(np.searchsorted(reached, share)))]) * 1e3
-        for name, share in SHARES.items()
-    }
-    mean_ms = float(values @ weights) * 1e3
-    return LatencyFigures(SAMPLED_REQUESTS, mean_ms, {name: _exact(value) for name, value in found.items()})
-
-
-def _steps(profile: DeploymentProfile, loads: StageLoads) -> tuple[Floats, Floats]:
-    """Return times of the steps that tokens are computed in, and their shares."""
-    points = (np.arange(SAMPLED_REQUESTS) + 0.5) / SAMPLED_REQUESTS
-    met, counts = np.unique(loads.batches.met_batches(points), return_counts=True)
-    steps_s = profile.decode.step_ms.step_s(met)
-    shares = counts / SAMPLED_REQUESTS
-    if loads.sharing is None:
-        return steps_s, shares
-    stretches = [loads.sharing.of_steps(busy) for busy in _busy_workers(loads, met)]
-    times = [step_s * stretch.times for step_s, stretch in zip(steps_s, stretches, strict=True)]
-    weights = [share * stretch.shares for share, stretch in zip(shares, stretches, strict=True)]
-    return np.concatenate(times), np.concatenate(weights)
-
-
-def _mean_step_s(profile: DeploymentProfile, loads: StageLoads, batches: Floats) -> Floats:
-    """Return the times of steps of an answer that meets these batches: prompts come and go beside it."""
-    step_s = profile.decode.step_ms.step_s(batches)
-    if loads.sharing is None:
-        return step_s
-    by_busy = loads.sharing.mean_steps(loads.batches.workers)
-    found: Floats = step_s * by_busy[_busy_workers(loads, batches) - 1]
-    return found
-
-
-def _busy_workers(loads: StageLoads, batches: Floats) -> NDArray[np.int64]:
-    workers = loads.batches.workers
-    return np.clip(np.rint(batches * workers), 1, workers).astype(np.int64)
-
-
-def _rates(workload: Workload, levels: Sequence[ServiceLevel], times: dict[str, Floats]) -> dict[str, float]:
-    """Return rates by the names that objectives have; goodput is of requests that keep all of latency."""
-    good = np.ones(SAMPLED_REQUESTS, dtype=np.bool_)
-    for level in levels:
-        if level.quantile:
-            values = times["step" if level.quantity == "itl" else level.quantity] * 1e3
-            good &= (values < level.limit) | np.isnan(values)
-    return {
+    alone = utilizations(profile, workload, counts, slots)
+    if max(alone.values()) >= 1:
+        return _grows(counts, alone, 1.0, slots, levels, workload)
+    there_s = _alone_s(profile, workload)
+    if hosts is not None:
+        most = int(MAX_SHARED_TOKENS / workload.mean_output_tokens)
+        requests = min(requests, max(LEAST_SHARED, most))
+    warm = round(WARM_SHARE * requests + min(MOST_WARM, WARM_TIMES * workload.rate * there_s))
+    played = steady_load(workload, warm + requests, max(workload.rate, LEAST_LOAD / there_s))
+    pipeline = Pipeline(profile, counts, hosts, workload.rate * workload.mean_output_tokens)
+    pipeline.play(played)
+    stretches = {"gateway": 1.0} | pipeline.stretches
+    stretched = {role: load * stretches[role] for role, load in alone.items()}
+    stretch = max(stretches.values())
+    if max(stretched.values()) >= 1:
+        return _grows(counts, stretched, stretch, slots, levels, workload)
+    counted = played[warm:]
+    figures = PlayedFigures.of(counted, levels)
+    rates = {
         "requests_per_s": workload.rate,
-        "goodput": workload.rate * float(good.mean()),
+        "goodput": workload.rate * figures.good / len(counted),
         "output_tokens_per_s": workload.rate * workload.mean_output_tokens,
     }
+    return _prediction(counts, slots, stretch, stretched, counted, figures, rates, levels)
 
 
-def _figures(values_s: Floats) -> LatencyFigures:
-    known = np.sort(values_s[~np.isnan(values_s)]) * 1e3
-    quantiles = {name: _exact(sorted_quantile(known, share)) for name, share in SHARES.items()}
-    return LatencyFigures(len(known), float(known.mean()) if len(known) else math.nan, quantiles)
+def predict_finite(
+    profile: DeploymentProfile,
+    workload: Workload,
+    counts: InstanceCounts,
+    times_s: Sequence[float],
+    levels: Sequence[ServiceLevel] = (),
+    hosts: int | None = None,
+) -> Prediction:
+    """Predict a load of requests at these times, before which nobody is there, until all have ended."""
+    slots = profile.decode.slots_for(workload.mean_sequence_tokens)
+    if not slots:
+        return _overloaded(counts, {}, 1.0, 0, levels, _too_long(profile, workload))
+    span_s = max(times_s[-1] - times_s[0], 1e-9)
+    workload = workload.at_rate(len(times_s) / span_s)
+    played = load_at(workload, times_s)
+    pipeline = Pipeline(profile, counts, hosts, workload.rate * workload.mean_output_tokens)
+    pipeline.play(played)
+    stretches = {"gateway": 1.0} | pipeline.stretches
+    alone = utilizations(profile, workload, counts, slots)
+    stretched = {role: load * stretches[role] for role, load in alone.items()}
+    figures = PlayedFigures.of(played, levels)
+    seconds = max(request.at_s + request.e2e_s for request in played) - times_s[0]
+    rates = {
+        "requests_per_s": len(played) / seconds,
+        "goodput": figures.good / seconds,
+        "output_tokens_per_s": sum(request.output_tokens for request in played) / seconds,
+    }
+    stretch = max(stretches.values())
+    return _prediction(counts, slots, stretch, stretched, played, figures, rates, levels)
 
 
-def _exact(value: float) -> QuantileFigure:
-    return QuantileFigure(value, value, value)
+def _prediction(
+    counts: InstanceCounts,
+    slots: int,
+    stretch: float,
+    loads: dict[str, float],
+    counted: Sequence[PlayedRequest],
+    figures: PlayedFigures,
+    rates: dict[str, float],
+    levels: Sequence[ServiceLevel],
+) -> Prediction:
+    waits = stage_waits(counted)
+    stages = {role: StagePrediction(role, loads[role], waits[role]) for role in loads}
+    decoding_s = sum(request.end_s - request.first_s for request in counted)
+    span_s = counted[-1].at_s - counted[0].at_s
+    mean_batch = decoding_s / span_s / counts.decode if span_s > 0 else 0.0
+    verdicts = judge(levels, figures.latencies, rates)
+    return Prediction(counts, stages, stretch, slots, mean_batch, figures.latencies, rates, verdicts)
+
+
+def _alone_s(profile: DeploymentProfile, workload: Workload) -> float:
+    """Return how long a mean request takes with nobody beside it."""
+    gateway, decode = profile.gateway, profile.decode
+    ways_s = (gateway.cpu_ms + gateway.token_cpu_ms + gateway.overhead_ms + decode.transfer_ms) / 1e3
+    step_s = float(decode.step_ms.step_s(np.array([1.0]))[0])
+    behind = float(workload.tokens_behind_first.mean())
+    return ways_s + float(prompt_s(profile, workload).mean()) + behind * step_s
+
+
+def _grows(
+    counts: InstanceCounts,
+    loads: dict[str, float],
+    stretch: float,
+    slots: int,
+    levels: Sequence[ServiceLevel],
+    workload: Workload,
+) -> Prediction:
+    stages = {role: StagePrediction(role, load, UNKNOWN_WAIT) for role, load in loads.items()}
+    trouble = _overload_words(stages, counts, workload)
+    return _overloaded(counts, stages, stretch, slots, levels, trouble)
 
 
 def _overloaded(
@@ -190,8 +191,8 @@ def _overloaded(
     levels: Sequence[ServiceLevel],
     trouble: str,
 ) -> Prediction:
-    endless = LatencyFigures(0, math.inf, dict.fromkeys(SHARES, _exact(math.inf)))
-    latencies = dict.fromkeys([name for name in OF_CALLS if name not in NOT_PREDICTED] + ["itl"], endless)
+    endless = LatencyFigures(0, math.inf, dict.fromkeys(SHARES, exactly(math.inf)))
+    latencies = dict.fromkeys((*OF_REQUESTS, "itl"), endless)
     rates = {"requests_per_s": 0.0, "goodput": 0.0, "output_tokens_per_s": 0.0}
     return Prediction(
         counts, stages, stretch, slots, 0.0, latencies, rates, judge(levels, latencies, rates), trouble
@@ -213,20 +214,3 @@ def _too_long(profile: DeploymentProfile, workload: Workload) -> str:
         f"a mean request of {workload.mean_sequence_tokens:.0f} tokens has no room in decode.kv_blocks, "
         f"which hold {room}: give decode workers more KV"
     )
-
-
-@cache
-def _halton_points() -> tuple[Floats, ...]:
-    """Return points in the unit cube, each coordinate above 0 and below 1."""
-    return tuple(_radical_inverse(base) for base in BASES)
-
-
-def _radical_inverse(base: int) -> Floats:
-    left = np.arange(1, SAMPLED_REQUESTS + 1)
-    found = np.zeros(SAMPLED_REQUESTS)
-    scale = 1.0 / base
-    while left.any():
-        found += scale * (left % base)
-        left //= base
-        scale /= base
-    return found

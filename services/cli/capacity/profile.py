@@ -15,12 +15,14 @@ ROLES_SIZED = ("gateway", "prefill", "decode")
 @dataclass(frozen=True, slots=True)
 class HostSize:
     """The cores and GPUs of one machine. `request_cpu_ms` and `token_cpu_ms` is what a request and a token of
-    its answer cost there beside what instances compute: the bus, loops of workers, a client."""
+    its answer cost there beside what instances compute: the bus, loops of workers, a client;
+    `kv_token_cpu_ms` the way of the KV of each token of a prompt to decode."""
 
     cores: int
     gpus: int = 0
     request_cpu_ms: float = 0.0
     token_cpu_ms: float = 0.0
+    kv_token_cpu_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

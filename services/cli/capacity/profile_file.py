@@ -60,6 +60,7 @@ FIELDS = (
     ProfileField("host", "gpus", 0, 64, "GPUs of one machine", 0, whole=True),
     ProfileField("host", "request_cpu_ms", 0, _MS, "CPU of a request there beside instances' own work", 0.0),
     ProfileField("host", "token_cpu_ms", 0, _MS, "CPU there of each token of an answer, beside that", 0.0),
+    ProfileField("host", "kv_token_cpu_ms", 0, _MS, "CPU there of a prompt token's KV on its way", 0.0),
     ProfileField("gateway", "cpu_ms", 0, _MS, "CPU of a request at gateway, tokenizer and detokenizer"),
     ProfileField("gateway", "token_cpu_ms", 0, _MS, "CPU there of each token of an answer", 0.0),
     ProfileField("gateway", "overhead_ms", 0, _MS, "the way to the first token beside queues and work", 0.0),

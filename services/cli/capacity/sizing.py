@@ -9,30 +9,32 @@ from dataclasses import dataclass
 from services.cli.bench.report.prices import Prices
 from services.cli.bench.report.service_level import LevelVerdict, ServiceLevel
 from services.cli.bench.serve_options import MAX_RATE
-from services.cli.capacity.prediction import Prediction, predict
+from services.cli.capacity.prediction import PLAYED_REQUESTS, Prediction, predict
 from services.cli.capacity.profile import MAX_ROLE_INSTANCES, ROLES_SIZED, DeploymentProfile, InstanceCounts
 from services.cli.capacity.workload import Workload
 
 MAX_MOVES = 200
 """The most changes of one search for counts: it gives up with the nearest that it found."""
 LEAST_GAIN = 1e-6
-RATE_ROUNDS = 24
-"""Halvings of the interval that the greatest rate is in: to a part in millions."""
+RATE_EXACT = 1.05
+"""The greatest rate is looked for until the next one that is not kept is so many times as great at most."""
 LEAST_RATE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuestion:
-    """A workload at a deployment with objectives; `hosts` None: as many as the instances need."""
+    """A workload at a deployment with objectives; `hosts` None: as many as the instances need. `requests` are
+    played for each prediction."""
 
     profile: DeploymentProfile
     workload: Workload
     levels: Sequence[ServiceLevel] = ()
     hosts: int | None = None
+    requests: int = PLAYED_REQUESTS
 
     def predict(self, counts: InstanceCounts, rate: float | None = None) -> Prediction:
         workload = self.workload if rate is None else self.workload.at_rate(rate)
-        return predict(self.profile, workload, counts, self.levels, self.hosts)
+        return predict(self.profile, workload, counts, self.levels, self.hosts, self.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +94,30 @@ def excess(prediction: Prediction) -> float:
 
 
 def breaking_point(question: CapacityQuestion, counts: InstanceCounts) -> BreakingPoint:
-    """Return up to which rate these instances keep everything, by halving: more load is never better."""
-    if not question.predict(counts, LEAST_RATE).kept:
-        return _broken(question.predict(counts, LEAST_RATE), 0.0)
-    if question.predict(counts, MAX_RATE).kept:
-        return BreakingPoint(MAX_RATE, "", "no higher rate was looked at")
-    low, high = LEAST_RATE, MAX_RATE
-    for _ in range(RATE_ROUNDS):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if question.predict(counts, middle).kept else (low, middle)
-    return _broken(question.predict(counts, high), low)
+    """Return up to which rate these instances keep everything: more load is taken to be never better."""
+    least = question.predict(counts, LEAST_RATE)
+    if not least.kept:
+        return _broken(least, 0.0)
+    most = min(MAX_RATE, _most_rate(least))
+    almost = question.predict(counts, most * (1 - LEAST_GAIN))
+    if almost.kept:
+        if most == MAX_RATE:
+            return BreakingPoint(MAX_RATE, "", "no higher rate was looked at")
+        return _broken(question.predict(counts, most * (1 + LEAST_GAIN)), most)
+    low, high = most / 2, most
+    broken = almost
+    tried = question.predict(counts, low)
+    while not tried.kept and low > LEAST_RATE:
+        low, high, broken = low / 2, low, tried
+        tried = question.predict(counts, low)
+    while high > low * RATE_EXACT:
+        middle = (low + high) / 2
+        tried = question.predict(counts, middle)
+        if tried.kept:
+            low = middle
+        else:
+            high, broken = middle, tried
+    return _broken(broken, low)
 
 
 def loss_outcomes(question: CapacityQuestion, counts: InstanceCounts) -> list[LossOutcome]:
@@ -163,6 +179,12 @@ def _miss(verdict: LevelVerdict) -> float:
     if level.above:
         return level.limit / verdict.measured if verdict.measured > 0 else math.inf
     return verdict.measured / level.limit if level.limit > 0 else math.inf
+
+
+def _most_rate(least: Prediction) -> float:
+    """Return the rate at which the first role is full, each instance with cores of its own."""
+    load = max(stage.utilization for stage in least.stages.values())
+    return LEAST_RATE / load if load else math.inf
 
 
 def _broken(prediction: Prediction, rate: float) -> BreakingPoint:

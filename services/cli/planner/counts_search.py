@@ -16,6 +16,8 @@ from services.cli.capacity.workload import Workload
 RATE_STEP = 1.05
 """Rates are rounded up to a power of this: a plan is for up to 5 % more than was asked."""
 LENGTH_STEP = 1.1
+PLANNED_REQUESTS = 300
+"""The requests that are played for each prediction: plans are made again all the time, and have spares."""
 MAX_KEPT_COUNTS = 512
 """The answers that are kept."""
 
@@ -44,7 +46,9 @@ class CountsSearch:
         )
         if key not in self._kept:
             rate = RATE_STEP**steps
-            question = CapacityQuestion(profile, workload.at_rate(rate), self._levels, self._hosts)
+            question = CapacityQuestion(
+                profile, workload.at_rate(rate), self._levels, self._hosts, PLANNED_REQUESTS
+            )
             self._kept[key] = FoundCounts(rate, fewest_instances(question))
             if len(self._kept) > MAX_KEPT_COUNTS:
                 self._kept.popitem(last=False)

@@ -16,3 +16,8 @@ def gamma_arrivals(rate: float, variation: float, random: Random) -> Iterator[fl
     while True:
         at_s += random.gammavariate(shape, 1.0 / (rate * shape)) if shape else 1.0 / rate
         yield at_s
+
+
+def seeded_arrivals(rate: float, variation: float, seed: int) -> Iterator[float]:
+    """Yield the times of a load with this seed, which are the same again each time."""
+    return gamma_arrivals(rate, variation, Random(f"{seed}/arrivals"))  # noqa: S311 - it has to be repeatable

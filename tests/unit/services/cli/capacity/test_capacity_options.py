@@ -14,6 +14,7 @@ from services.cli.bench.serve_options import MAX_RATE, MAX_SPEED
 from services.cli.capacity import measured_comparison
 from services.cli.capacity.capacity import main
 from services.cli.capacity.capacity_options import (
+    LEAST_PLAYED_REQUESTS,
     MAX_HOSTS,
     MAX_REGIONS,
     MAX_WATCH_S,
@@ -22,6 +23,7 @@ from services.cli.capacity.capacity_options import (
     given_counts,
 )
 from services.cli.capacity.measured_comparison import MeasuredFile
+from services.cli.capacity.prediction import MAX_PLAYED_REQUESTS
 from services.cli.capacity.profile import MAX_ROLE_INSTANCES, InstanceCounts
 from shared.errors import InvalidRequest
 from tests.unit.services.cli.capacity.deployments import document, profile_file
@@ -47,6 +49,8 @@ def plan(*argv: str) -> argparse.Namespace:
         (("--rate", "1", "--hosts", "0"), f"from 1 to {MAX_HOSTS}"),
         (("--rate", "1", "--hosts", str(MAX_HOSTS + 1)), f"from 1 to {MAX_HOSTS}"),
         (("--rate", "1", "--regions", str(MAX_REGIONS + 1)), f"from 1 to {MAX_REGIONS}"),
+        (("--rate", "1", "--requests", str(LEAST_PLAYED_REQUESTS - 1)), f"from {LEAST_PLAYED_REQUESTS} to"),
+        (("--rate", "1", "--requests", str(MAX_PLAYED_REQUESTS + 1)), f"to {MAX_PLAYED_REQUESTS}"),
         (("--rate", "1", "--window", str(MAX_WINDOW_S + 1)), f"and {MAX_WINDOW_S:g}"),
         (("--rate", "1", "--speed", str(MAX_SPEED + 1)), f"and {MAX_SPEED:g}"),
         (("--rate", "1", "--input-tokens", "many"), "is no length: write 256"),
@@ -89,7 +93,8 @@ def test_options_are_taken_at_their_edges() -> None:
 
 
 def answered(folder: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    code = main(["plan", "--profile", str(profile_file(folder)), *argv])
+    few = ("--requests", str(LEAST_PLAYED_REQUESTS))
+    code = main(["plan", "--profile", str(profile_file(folder)), *few, *argv])
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -225,5 +230,19 @@ def test_gpus_that_the_hosts_do_not_have_are_noted(
     tables["host"]["gpus"] = tables["decode"]["gpus"] = 1
     profile_file(tmp_path, json.dumps(tables))
     path = str(tmp_path / "profile.json")
-    main(["plan", "--profile", path, "--rate", "1", "--hosts", "1", "--instances", "decode=2"])
+    main(
+        [
+            "plan",
+            "--profile",
+            path,
+            "--rate",
+            "1",
+            "--hosts",
+            "1",
+            "--instances",
+            "decode=2",
+            "--requests",
+            "50",
+        ]
+    )
     assert "note: 2 GPUs are wanted, and 1 hosts have fewer" in capsys.readouterr().out

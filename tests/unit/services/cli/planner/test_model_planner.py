@@ -7,7 +7,7 @@ from dataclasses import replace
 from services.cli.bench.report.service_level import ServiceLevel
 from services.cli.capacity.sizing import CapacityQuestion, fewest_instances
 from services.cli.planner.arrival_window import ArrivalWindow
-from services.cli.planner.counts_search import CountsSearch
+from services.cli.planner.counts_search import PLANNED_REQUESTS, CountsSearch
 from services.cli.planner.model_planner import BACKLOG_S, ModelPlan, ModelPlanner, ModelState
 from services.cli.planner.planner_settings import PlannerSettings, RoleLimits
 from tests.unit.services.cli.capacity.deployments import PROFILE, load
@@ -40,7 +40,7 @@ def wanted(plan: ModelPlan) -> dict[str, int]:
 
 def test_the_counts_are_those_that_the_capacity_model_finds_for_the_forecast() -> None:
     plan = seen(12.0).decide(300.0, ModelState(HERE), PROFILE, COLD_S)
-    counts = fewest_instances(CapacityQuestion(PROFILE, load(12.5), LEVELS)).counts
+    counts = fewest_instances(CapacityQuestion(PROFILE, load(12.5), LEVELS, requests=PLANNED_REQUESTS)).counts
     assert wanted(plan) == {"prefill": counts.prefill, "decode": counts.decode}
     assert plan.ratio == f"prefill:decode {counts.prefill}:{counts.decode}"
     assert "12 requests/s" in plan.roles[0].why
