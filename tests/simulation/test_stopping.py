@@ -17,6 +17,8 @@ from tests.support.models import make_tiny_checkpoint
 WORKERS = ["tokenizer-0", "detokenizer-0", "prefill-0", "decode-0"]
 LOST = ["detokenizer-0", "decode-0"]
 TOKENS = 90
+BEGUN = 5
+"""The tokens that have come when the workers are lost."""
 LIMIT_S = 600.0
 
 
@@ -40,14 +42,22 @@ async def ended_by_a_pattern(fleet: Fleet) -> tuple[str, str, Answer]:
     whole = (await fleet.client().finish(GATEWAY, request(), name="whole")).text
     at = 2 * len(whole) // 3
     pattern = f"(?s){re.escape(whole[at : at + 3])}.{{2,9}}?{re.escape(whole[at + 6 : at + 9])}"
-    call = fleet.client().finish(GATEWAY, request(pattern), name="ended")
-    await asyncio.sleep(0.1)
+    client, answer, has_begun = fleet.client(), Answer(), asyncio.Event()
+
+    async def ask() -> None:
+        async for event in client.stub(GATEWAY).Generate(request(pattern), timeout=LIMIT_S):
+            answer.add(event, 0.0)
+            if len(answer.ids) >= BEGUN:
+                has_begun.set()
+
+    call = client.start(ask(), "ended")
+    await has_begun.wait()
     for name in LOST:
         fleet.crash(name)
     await asyncio.sleep(0.1)
     for name in LOST:
         fleet.start(name)
-    answer = await call
+    await call
     await asyncio.sleep(1.0)
     assert await fleet.held(WORKERS) == []
     return whole, pattern, answer
