@@ -258,6 +258,12 @@ class GatewayConfig(ServiceConfig):
         minimum=0,
         maximum=1 << 20,
     )
+    trim_tool_tokens: int = field_of(
+        0,
+        help="tokens of all tools of a chat, by those that its user asks for; 0 = any number",
+        minimum=0,
+        maximum=1 << 20,
+    )
     trim_to_context: bool = field_of(
         False, help="the oldest turns of a chat are left out where its model has no room for all of them"
     )
@@ -351,4 +357,5 @@ class GatewayConfig(ServiceConfig):
             fit_context=self.trim_to_context,
             compact=self.trim_space,
             summary_tokens=self.trim_summary_tokens,
+            tool_tokens=self.trim_tool_tokens,
         )

@@ -15,6 +15,7 @@ from shared.trimming.chat_summary import with_summary
 from shared.trimming.compact_chat import CompactChat, compact_chat
 from shared.trimming.kept_text import NOTHING
 from shared.trimming.passage_compression import compress_passages
+from shared.trimming.tool_choice import ToolChoice, choose_tools
 
 MAX_PASSAGES_OF_PROMPT = 64
 """The most passages that a message may bring for a prompt."""
@@ -22,12 +23,13 @@ MAX_PASSAGES_OF_PROMPT = 64
 
 @dataclass(frozen=True, slots=True)
 class BuiltChat:
-    """`passage_places`, `passage_spans` and `trimmed` are those of `Tokenized`."""
+    """`passage_places`, `passage_spans`, `trimmed` and `tool_places` are those of `Tokenized`."""
 
     token_ids: list[int]
     passage_places: tuple[int, ...] = ()
     passage_spans: tuple[Spans, ...] = ()
     trimmed: tuple[TrimmedPart, ...] = ()
+    tool_places: tuple[int, ...] = ()
 
 
 class ChatPromptBuilder:
@@ -45,9 +47,11 @@ class ChatPromptBuilder:
             raise InvalidRequest(f"passage_order is no order of {count} passages; name each place once")
         if message.max_passage_tokens < 0 or message.room_tokens < 0:
             raise InvalidRequest("max_passage_tokens and room_tokens are at least 0; 0 leaves them open")
-        if min(message.trimming.prompt_tokens, message.trimming.summary_tokens) < 0:
+        trimming = message.trimming
+        budgets = trimming.prompt_tokens, trimming.summary_tokens, trimming.tool_tokens
+        if min(budgets) < 0:
             raise InvalidRequest(
-                "a budget of a prompt or a summary is at least 0 tokens; 0 leaves it open, or is none"
+                "a budget of a prompt, a summary or tools is at least 0 tokens; 0 leaves it open, or is none"
             )
         if message.trimming.passage_tokens < 0 or not 0.0 < message.trimming.passage_share <= 1.0:
             raise InvalidRequest(
@@ -61,6 +65,8 @@ class ChatPromptBuilder:
             written = compact_chat(message.chat, self._count_tokens)
         self._turns, self._compacted = written.turns, written.parts
         self._summary = ""
+        self._tool_choice = self._choose_tools()
+        self._tools = tuple(message.tools[place] for place in self._tool_choice.places)
 
     def build(self, room_bytes: int) -> BuiltChat:
         """Build the prompt with the best passages that fit into `room_bytes`, then into the message's limits.
@@ -86,7 +92,8 @@ class ChatPromptBuilder:
             token_ids,
             tuple(standing.index(place) + 1 if place in standing else 0 for place in range(len(sizes))),
             self._left.spans if any(self._left.spans) else (),
-            (*self._left.parts, *trimmed, *self._compacted),
+            (*self._left.parts, *trimmed, *parts_of(self._tool_choice.part), *self._compacted),
+            self._tool_choice.places if self._tool_choice.part is not None else (),
         )
 
     def _trim_turns(self, places: Sequence[int]) -> tuple[TrimmedPart, ...]:
@@ -103,7 +110,16 @@ class ChatPromptBuilder:
             self._message.trimming.summary_tokens,
         )
         self._turns, self._summary = left.turns, left.summary
-        return () if left.part is None else (left.part,)
+        return parts_of(left.part)
+
+    def _choose_tools(self) -> ToolChoice:
+        """Leave out tools that nobody asks for where all of them are over their budget."""
+        message, trimming = self._message, self._message.trimming
+        if not trimming.tool_tokens:
+            return ToolChoice(tuple(range(len(message.tools))))
+        return choose_tools(
+            message.tools, message.chat, trimming.tool_tokens, self._count_tokens, trimming.tool
+        )
 
     def _fitting(self, places: Sequence[int], tokens: int, room: int) -> tuple[int, ...]:
         """Return those of `places` that fit; with all of them the prompt has `tokens`."""
@@ -132,7 +148,12 @@ class ChatPromptBuilder:
             turns = [*turns[:-1], replace(turns[-1], content=asked)]
         return self._tokenizer.encode_chat(
             with_summary(turns, summary),
-            tools=message.tools,
+            tools=self._tools,
             template_optional=message.template_optional,
             effort=message.reasoning_effort,
         )
+
+
+def parts_of(part: TrimmedPart | None) -> tuple[TrimmedPart, ...]:
+    """Return what was left out, nothing for None."""
+    return () if part is None else (part,)

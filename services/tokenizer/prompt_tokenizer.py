@@ -59,6 +59,7 @@ class PromptTokenizer:
             thinking=thinking,
             passage_spans=prompt.passage_spans,
             trimmed=prompt.trimmed,
+            tool_places=prompt.tool_places,
         )
         if not message.tools:
             return answer

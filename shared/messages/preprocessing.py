@@ -121,7 +121,9 @@ class Tokenized:
     for its calls, `marker_ids` has those of the format's markers that are special tokens. `passage_places`:
     of each passage its place among those in the prompt, from 1; 0: there was no room for it, or nothing is
     left of it. `passage_spans`: of each passage what is left of it for the budgets of the message, () for all
-    of each. `trimmed` is what was left out for them. `thinking`: how the model of a chat thinks."""
+    of each. `trimmed` is what was left out for them. `tool_places`: the tools that stand in the
+    prompt, as places among those of the message, in order; () for all. `thinking`: how the model of a chat
+    thinks."""
 
     token_ids: bytes
     block_hashes: bytes
@@ -131,6 +133,7 @@ class Tokenized:
     thinking: PromptThinking = NO_THINKING
     passage_spans: tuple[Spans, ...] = ()
     trimmed: tuple[TrimmedPart, ...] = ()
+    tool_places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

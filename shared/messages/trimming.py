@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 PASSAGES, SENTENCES, DUPLICATES, TURNS = "passages", "sentences", "duplicates", "turns"
-SUMMARIZED, JSON, WHITESPACE = "summarized", "json", "whitespace"
-TRIMMED_PARTS = (PASSAGES, SENTENCES, DUPLICATES, TURNS, SUMMARIZED, JSON, WHITESPACE)
+SUMMARIZED, TOOLS, JSON, WHITESPACE = "summarized", "tools", "json", "whitespace"
+TRIMMED_PARTS = (PASSAGES, SENTENCES, DUPLICATES, TURNS, SUMMARIZED, TOOLS, JSON, WHITESPACE)
 """The parts of a prompt that may be left out: passages as a whole, sentences of passages, sentences that
-another passage says already, turns of a chat, turns in whose place a summary stands; space between the parts
-of JSON, and other space."""
+another passage says already, turns of a chat, turns in whose place a summary stands, tools; space between the
+parts of JSON, and other space."""
 
 Spans = tuple[int, ...]
 """Parts of a text, as where each begins and ends, in characters; () is all of it, and (0, 0) nothing."""
@@ -23,7 +23,8 @@ class Trimming:
     `duplicates`: what another passage says already is left out. Sentences are chosen for `query`, or, where
     that is "", for the last turn. A chat has a prompt of at most `prompt_tokens`, by its oldest turns; with
     `fit_context` of no more than there is room for; in their place stands a summary of at most
-    `summary_tokens`. `compact`: its turns are written without space that says nothing.
+    `summary_tokens`. `compact`: its turns are written without space that says nothing. Its tools
+    have at most `tool_tokens`, the one of the name `tool`, which has to be called, among them.
     """
 
     passage_tokens: int = 0
@@ -34,6 +35,8 @@ class Trimming:
     fit_context: bool = False
     compact: bool = False
     summary_tokens: int = 0
+    tool_tokens: int = 0
+    tool: str = ""
 
     @property
     def compresses(self) -> bool:

@@ -149,7 +149,7 @@ class Thinking(_message.Message):
     def __init__(self, effort: _Optional[_Union[ReasoningEffort, str]] = ..., max_tokens: _Optional[int] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
 class Trimming(_message.Message):
-    __slots__ = ("off", "max_passage_tokens", "passage_share", "duplicates", "max_prompt_tokens", "fit_context", "compact", "max_summary_tokens")
+    __slots__ = ("off", "max_passage_tokens", "passage_share", "duplicates", "max_prompt_tokens", "fit_context", "compact", "max_summary_tokens", "max_tool_tokens")
     OFF_FIELD_NUMBER: _ClassVar[int]
     MAX_PASSAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PASSAGE_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +158,7 @@ class Trimming(_message.Message):
     FIT_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     COMPACT_FIELD_NUMBER: _ClassVar[int]
     MAX_SUMMARY_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOOL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     off: bool
     max_passage_tokens: int
     passage_share: float
@@ -166,7 +167,8 @@ class Trimming(_message.Message):
     fit_context: bool
     compact: bool
     max_summary_tokens: int
-    def __init__(self, off: _Optional[bool] = ..., max_passage_tokens: _Optional[int] = ..., passage_share: _Optional[float] = ..., duplicates: _Optional[bool] = ..., max_prompt_tokens: _Optional[int] = ..., fit_context: _Optional[bool] = ..., compact: _Optional[bool] = ..., max_summary_tokens: _Optional[int] = ...) -> None: ...
+    max_tool_tokens: int
+    def __init__(self, off: _Optional[bool] = ..., max_passage_tokens: _Optional[int] = ..., passage_share: _Optional[float] = ..., duplicates: _Optional[bool] = ..., max_prompt_tokens: _Optional[int] = ..., fit_context: _Optional[bool] = ..., compact: _Optional[bool] = ..., max_summary_tokens: _Optional[int] = ..., max_tool_tokens: _Optional[int] = ...) -> None: ...
 
 class AgentHints(_message.Message):
     __slots__ = ("session", "parent_session", "final", "pause_ms", "warm_next", "next_tool")

@@ -34,6 +34,12 @@ def add_trimming_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of a summary in the place of those turns, by their sentences that say most",
     )
+    group.add_argument(
+        "--max-tool-tokens",
+        type=natural,
+        metavar="N",
+        help="of all tools together: those that are asked for stay",
+    )
     group.add_argument("--compact", action="store_true", help="leave out space that says nothing")
     group.add_argument(
         "--no-duplicates",
@@ -54,6 +60,8 @@ def set_trimming(request: pb.GenerateRequest, args: argparse.Namespace) -> None:
         request.trimming.max_prompt_tokens = args.max_prompt_tokens
     if args.max_summary_tokens is not None:
         request.trimming.max_summary_tokens = args.max_summary_tokens
+    if args.max_tool_tokens is not None:
+        request.trimming.max_tool_tokens = args.max_tool_tokens
     if args.compact:
         request.trimming.compact = True
     if args.no_duplicates:

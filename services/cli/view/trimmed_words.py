@@ -11,6 +11,7 @@ _WORDS = {
     "json": ("JSON text's space", "JSON texts' space"),
     "whitespace": ("turn's space", "turns' space"),
     "summarized": ("turn of the chat but for a summary", "turns of the chat but for a summary"),
+    "tools": ("tool of the chat", "tools of the chat"),
     "turns": ("turn of the chat", "turns of the chat"),
     "duplicates": ("sentence that another passage says", "sentences that other passages say"),
 }

@@ -33,6 +33,7 @@ FLAG_SETTINGS: Mapping[str, str] = {
     "trim_duplicates": "as the request is read, where it says nothing",
     "trim_prompt_tokens": "as the request is read, where it says nothing",
     "trim_summary_tokens": "as the request is read, where it says nothing",
+    "trim_tool_tokens": "as the request is read, where it says nothing",
     "trim_space": "as the request is read, where it says nothing",
     "trim_to_context": "as the request is read, where it says nothing",
     "rerank": "before a retriever is asked",

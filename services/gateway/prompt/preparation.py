@@ -271,6 +271,7 @@ class Preparation:
         format alone.
         """
         self._response.read_answer(answer_format)
+        request = replace(request, tool_use=request.tool_use.told_of(prompt.tool_places))
         tool_format, sampling = answer_format.tool_format, request.sampling
         if tool_format is not None:
             grammar = request.tool_use.grammar(tool_format, prompt.marker_ids, sampling.grammar)

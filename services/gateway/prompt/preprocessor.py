@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 from services.gateway.fleet.model_identity import (
     ModelIdentity,
@@ -70,8 +71,9 @@ class Prompt:
     """The prompt as ids, with the names of its full blocks. `tool_format`: how the model was told to call
     tools, None where it was not; `marker_ids` are those of its markers that are special tokens.
     `passage_places`: of each passage its place in the prompt, from 1, or 0 where it is not in the prompt;
-    `passage_spans`: what of each stands there, WHOLE for all of it. `trimmed` was left out of it.
-    `thinking`: how the model of a chat thinks before it answers."""
+    `passage_spans`: what of each stands there, WHOLE for all of it. `trimmed` was left out of it, and
+    of the tools all but those of `tool_places`, () for none. `thinking`: how the model of a chat thinks
+    before it answers."""
 
     token_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
@@ -81,6 +83,7 @@ class Prompt:
     thinking: PromptThinking = NO_THINKING
     passage_spans: tuple[Spans, ...] = ()
     trimmed: tuple[TrimmedPart, ...] = ()
+    tool_places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,9 @@ class Preprocessor:
         end = self._budget.first_token
         wait_s = 0.0 if request.may_fall_back else self._wait_s()
         answer, _ = await self._ask_any("tokenizer", asked, model, share_s, end, wait_s)
-        if not isinstance(answer, Tokenized) or not _is_possible(answer, [passages[at].text for at in sent]):
+        if not isinstance(answer, Tokenized) or not is_possible(
+            answer, [passages[at].text for at in sent], len(asked.tools)
+        ):
             raise unexpected_answer(answer, "tokenizer")
         places = dict(zip(sent, answer.passage_places, strict=True))
         spans = dict(zip(sent, answer.passage_spans, strict=False))
@@ -247,6 +252,7 @@ class Preprocessor:
             answer.thinking if request.chat else NO_THINKING,
             tuple(spans.get(place, WHOLE) for place in range(len(passages))),
             answer.trimmed,
+            answer.tool_places,
         )
         self._read = asked, prompt
         return prompt
@@ -329,6 +335,8 @@ def tokenize_message(request: Request, passages: Sequence[ScoredPassage], query:
     """Return what to ask a tokenizer; with retrieval, it makes one of the last user turn and the passages,
     which are shortened for `query`, or for that turn where it is ""."""
     budgets = request.trimming
+    if budgets.tool_tokens:
+        budgets = replace(budgets, tool=request.tool_use.name)
     trimming = replace(budgets, query=query) if budgets.compresses else budgets.of_chat
     if request.token_ids is not None:
         return Tokenize(token_ids=pack_ids(request.token_ids))
@@ -340,7 +348,7 @@ def tokenize_message(request: Request, passages: Sequence[ScoredPassage], query:
             template_optional=request.template_optional,
             tools=request.tool_use.tools,
             reasoning_effort=request.thinking_use.effort,
-            trimming=request.trimming.of_chat,
+            trimming=budgets.of_chat,
         )
     return Tokenize(
         chat=(*request.chat[:-1], ChatTurn("user", request.question)),
@@ -350,13 +358,16 @@ def tokenize_message(request: Request, passages: Sequence[ScoredPassage], query:
         template_optional=request.template_optional,
         tools=request.tool_use.tools,
         reasoning_effort=request.thinking_use.effort,
-        trimming=trimming if passages else request.trimming.of_chat,
+        trimming=trimming if passages else budgets.of_chat,
     )
 
 
-def _is_possible(answer: Tokenized, sent: Sequence[str]) -> bool:
-    """Whether an answer can be one to these passages: its places go out to clients, who cut texts by
-    them."""
+def is_possible(answer: Tokenized, sent: Sequence[str], tools: int) -> bool:
+    """Whether an answer can be one to these passages and so many tools: its places go out to clients, who cut
+    texts by them, and say what may be called."""
+    told = (-1, *answer.tool_places, tools)
+    if answer.tool_places and not all(one < other for one, other in pairwise(told)):
+        return False
     if len(answer.passage_places) != len(sent) or len(answer.passage_spans) not in (0, len(sent)):
         return False
     counts = [count for part in answer.trimmed for count in (part.count, part.tokens)]

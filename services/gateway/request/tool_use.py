@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from services.gateway.request.tool_grammar import fault_of_schema, tool_grammar
 from shared.errors import InvalidRequest, PenstockError
@@ -17,16 +17,25 @@ ANY_OBJECT = '{"type": "object"}'
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """`tools` are told to the model. `required`: it has to call one, or that of `name` alone, once.
-    `parallel`: it may call several in one answer."""
+    `parallel`: it may call several in one answer. It is not told of those that are `left_out`, by
+    their names, and cannot call them."""
 
     tools: tuple[Tool, ...] = ()
     required: bool = False
     name: str = ""
     parallel: bool = True
+    left_out: tuple[str, ...] = ()
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:
-        return tuple(tool for tool in self.tools if self.name in ("", tool.name))
+        named = (tool for tool in self.tools if self.name in ("", tool.name))
+        return tuple(tool for tool in named if tool.name not in self.left_out)
+
+    def told_of(self, places: Sequence[int]) -> ToolUse:
+        """Return the use of a model that was told of the tools at these places alone, () for all."""
+        told = {self.tools[place].name for place in places}
+        left_out = tuple(tool.name for tool in self.tools if places and tool.name not in told)
+        return replace(self, left_out=left_out)
 
     def grammar(
         self, tool_format: ToolFormat, marker_ids: Mapping[str, int], answer: Grammar | None = None

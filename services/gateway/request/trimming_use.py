@@ -31,6 +31,7 @@ def read_trimming(message: pb.GenerateRequest, usual: Trimming) -> Trimming:
         fit_context=asked.fit_context if asked.HasField("fit_context") else usual.fit_context,
         compact=asked.compact if asked.HasField("compact") else usual.compact,
         summary_tokens=_budget(asked, "max_summary_tokens", usual.summary_tokens),
+        tool_tokens=_budget(asked, "max_tool_tokens", usual.tool_tokens),
     )
 
 

@@ -113,6 +113,7 @@ class GenerateOptions(SamplingOptions, ToolOptions, total=False):
     fit_context: bool
     compact: bool
     max_summary_tokens: int
+    max_tool_tokens: int
     cache: CacheModeName
     fallback: bool | Sequence[str]
     sticky_key: str
@@ -142,6 +143,7 @@ _TRIMMING_FIELDS = {
     "fit_context": "fit_context",
     "compact": "compact",
     "max_summary_tokens": "max_summary_tokens",
+    "max_tool_tokens": "max_tool_tokens",
 }
 _RETRIEVAL_FIELDS = {
     "retrieve_may_degrade": "may_degrade",

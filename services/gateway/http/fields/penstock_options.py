@@ -35,7 +35,7 @@ HEADER_NAMES = (
 """Grammars are for the body alone."""
 PARTS = ("retrieval", "trimming", "cache", "fallback", SESSION, THINKING)
 OPTION_NAMES = (*MILLISECONDS, *TEXTS, *FLAGS, *PARTS)
-BUDGET_COUNTS = ("max_passage_tokens", "max_prompt_tokens", "max_summary_tokens")
+BUDGET_COUNTS = ("max_passage_tokens", "max_prompt_tokens", "max_summary_tokens", "max_tool_tokens")
 BUDGET_FLAGS = ("duplicates", "fit_context", "compact")
 BUDGETS = (*BUDGET_COUNTS, "passage_share", *BUDGET_FLAGS)
 """The budgets of a prompt; what they may be is checked where requests are."""

@@ -230,6 +230,7 @@ def trimming_options() -> Schema:
         "max_summary_tokens": integer(
             0, 2**31 - 1, "of a summary of those turns, by their sentences that say most; 0: none"
         ),
+        "max_tool_tokens": integer(0, 2**31 - 1, "of all tools, by those that are asked for; 0: any number"),
         "compact": flag("space that says nothing is left out"),
         "fit_context": flag("the oldest turns are left out where the context has no room for them"),
     }

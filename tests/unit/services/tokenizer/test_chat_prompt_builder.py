@@ -10,7 +10,7 @@ from services.tokenizer.chat_prompt_builder import MAX_PASSAGES_OF_PROMPT
 from services.tokenizer.prompt_tokenizer import PromptTokenizer
 from shared.blocks.block_hash import BlockHasher
 from shared.errors import PenstockError
-from shared.messages import ChatTurn, Tokenize, Tokenized, Trimming, unpack_ids
+from shared.messages import ChatTurn, Tokenize, Tokenized, Tool, Trimming, unpack_ids
 from shared.text.passage_room import fitting_places
 from shared.text.retrieval_prompt import passage_line
 from shared.trimming.chat_summary import HEAD
@@ -117,6 +117,7 @@ WRONG = {
     "negative tokens": replace(ASKED, max_passage_tokens=-1),
     "negative room": replace(ASKED, room_tokens=-1),
     "negative summary": replace(ASKED, trimming=Trimming(summary_tokens=-1)),
+    "negative tools": replace(ASKED, trimming=Trimming(tool_tokens=-1)),
 }
 
 
@@ -179,6 +180,23 @@ def test_older_turns_go_before_passages_do(prompts: PromptTokenizer) -> None:
     answer = prompts.tokenize_prompt(replace(asked, trimming=Trimming(prompt_tokens=room), room_tokens=room))
     assert answer.passage_places == (1, 2, 3)
     assert [part.what for part in answer.trimmed] == ["turns"]
+
+
+TOOLS = tuple(Tool(name, f"{name} of a place", "") for name in ("clock", "weather", "trains"))
+
+
+def test_tools_over_their_budget_are_left_out_but_for_those_that_are_asked_for(
+    prompts: PromptTokenizer,
+) -> None:
+    asked = Tokenize(chat=(ChatTurn("user", "the weather?"),), tools=TOOLS, template_optional=True)
+    assert prompts.tokenize_prompt(asked).tool_places == ()
+    less = prompts.tokenize_prompt(replace(asked, trimming=Trimming(tool_tokens=40)))
+    assert less.tool_places == (1,)
+    assert [(part.what, part.count) for part in less.trimmed] == [("tools", 2)]
+    assert less.token_ids == prompts.tokenize_prompt(replace(asked, tools=TOOLS[1:2])).token_ids
+    named = prompts.tokenize_prompt(replace(asked, trimming=Trimming(tool_tokens=40, tool="trains")))
+    assert named.tool_places == (2,)
+    assert prompts.tokenize_prompt(replace(asked, trimming=Trimming(tool_tokens=4000))).trimmed == ()
 
 
 def test_json_of_a_tool_is_encoded_without_its_space_where_it_is_to(prompts: PromptTokenizer) -> None:

@@ -14,13 +14,22 @@ def test_without_options_the_budgets_are_the_gateways() -> None:
 
 def test_every_option_arrives() -> None:
     argv = ["hi", "--max-passage-tokens", "120", "--passage-share", "0.5", "--no-duplicates"]
-    argv += ["--max-prompt-tokens", "900", "--max-summary-tokens", "90", "--compact"]
+    argv += [
+        "--max-prompt-tokens",
+        "900",
+        "--max-summary-tokens",
+        "90",
+        "--max-tool-tokens",
+        "400",
+        "--compact",
+    ]
     assert parse_request(argv)[1].trimming == pb.Trimming(
         max_passage_tokens=120,
         passage_share=0.5,
         duplicates=True,
         max_prompt_tokens=900,
         max_summary_tokens=90,
+        max_tool_tokens=400,
         compact=True,
     )
     assert parse_request(["hi", "--no-trimming"])[1].trimming == pb.Trimming(off=True)

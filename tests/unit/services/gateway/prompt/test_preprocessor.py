@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from services.gateway.prompt.preprocessor import tokenize_message
+from services.gateway.prompt.preprocessor import is_possible, tokenize_message
 from services.gateway.request.request import validate_request
-from shared.messages import ChatTurn, ScoredPassage, unpack_ids
+from shared.messages import (
+    NO_TRIMMING,
+    ChatTurn,
+    ScoredPassage,
+    Tokenized,
+    Trimming,
+    unpack_ids,
+)
 from tests.support.text_request import text_request
 
 
@@ -45,3 +52,22 @@ def test_a_chat_with_retrieval_needs_no_template() -> None:
 def test_without_passages_the_question_stands_alone() -> None:
     asked = tokenize_message(text_request(retrieval=pb.Retrieval(enabled=True)), ())
     assert (asked.chat, asked.template_optional) == ((ChatTurn("user", "hi"),), True)
+
+
+def test_a_budget_of_tools_goes_with_the_one_that_has_to_be_called() -> None:
+    message = pb.GenerateRequest(chat=pb.ChatPrompt(tools=[pb.Tool(name="look")], tool_name="look"))
+    message.chat.messages.add(role="user", content="why?")
+    assert tokenize_message(validate_request(message, drawn_seed=1), ()).trimming == NO_TRIMMING
+    message.trimming.max_tool_tokens = 300
+    asked = tokenize_message(validate_request(message, drawn_seed=1), ())
+    assert asked.trimming == Trimming(tool_tokens=300, tool="look")
+
+
+@pytest.mark.parametrize("places", [(), (0,), (0, 2), (0, 1, 2)])
+def test_a_tokenizer_may_say_which_tools_it_told(places: tuple[int, ...]) -> None:
+    assert is_possible(Tokenized(b"", b"", tool_places=places), (), 3)
+
+
+@pytest.mark.parametrize("places", [(3,), (-1,), (1, 0), (1, 1)])
+def test_places_of_tools_that_there_are_not_are_no_answer(places: tuple[int, ...]) -> None:
+    assert not is_possible(Tokenized(b"", b"", tool_places=places), (), 3)

@@ -37,6 +37,7 @@ def test_each_budget_that_a_request_says_is_its_own() -> None:
     assert read(max_passage_tokens=0, duplicates=False) == replace(USUAL, passage_tokens=0, duplicates=False)
     assert read(compact=True) == replace(USUAL, compact=True)
     assert read(max_summary_tokens=60) == replace(USUAL, summary_tokens=60)
+    assert read(max_tool_tokens=400) == replace(USUAL, tool_tokens=400)
     assert read(max_prompt_tokens=7, fit_context=False) == replace(USUAL, prompt_tokens=7, fit_context=False)
 
 
@@ -51,6 +52,7 @@ def test_a_share_at_the_edge_is_taken(share: float) -> None:
         ({"off": True, "duplicates": False}, "trimming.off is set, and trimming.duplicates too"),
         ({"max_prompt_tokens": -1}, "trimming.max_prompt_tokens is -1"),
         ({"max_summary_tokens": -1}, "trimming.max_summary_tokens is -1"),
+        ({"max_tool_tokens": -1}, "trimming.max_tool_tokens is -1"),
         ({"max_passage_tokens": -1}, "trimming.max_passage_tokens is -1"),
         ({"passage_share": LEAST_PASSAGE_SHARE - 0.01}, "trimming.passage_share is 0.04"),
         ({"passage_share": 1.01}, "trimming.passage_share is 1.01"),
