@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from services.cli.bench.plan.lengths import TokenLengths
@@ -139,13 +139,16 @@ def _penstock(*words: str) -> None:
 
 
 def _fitted(stack: Stack, folder: Path) -> dict[str, Any]:
-    """Return a profile of two watches: prompts alone, and answers alone of 1 to 8 clients."""
+    """Return a profile of three watches: prompts alone, prompts whose KV moves, and answers alone of 1 to 8
+    clients."""
     lengths = ("--input-tokens", str(INPUT_TOKENS), "--output-tokens", "1")
     prompts = _watched(stack, folder / "prompts.json", [("--concurrency", "1", *lengths)])
+    lengths = ("--input-tokens", str(INPUT_TOKENS), "--output-tokens", "2")
+    moved = _watched(stack, folder / "moved.json", [("--concurrency", "1", *lengths)])
     lengths = ("--input-tokens", str(SHORT_PROMPT_TOKENS), "--output-tokens", str(LONG_ANSWER_TOKENS))
     loads = [("--concurrency", str(clients), *lengths) for clients in FIT_CLIENTS]
     answers = _watched(stack, folder / "answers.json", loads)
-    return {"prompts": prompts, "answers": answers}
+    return {"prompts": prompts, "moved": moved, "answers": answers}
 
 
 def _watched(stack: Stack, out: Path, loads: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -223,27 +226,46 @@ def fitted_profile(fit: dict[str, Any]) -> dict[str, Any]:
     tables: dict[str, Any] = {**answers["profile"], "prefill": prompts["profile"]["prefill"]}
     (load,) = prompts["loads"]
     way_ms = load["ttft_p50"] - load["phases"]["prefill.compute"]
+    front_ms = min(cpu_ms, max(0.0, way_ms - token_cpu_ms))  # the rest is spent behind the first token
     tables["gateway"] = {
-        "cpu_ms": cpu_ms,
+        "cpu_ms": front_ms,
         "token_cpu_ms": token_cpu_ms,
-        "overhead_ms": max(0.0, way_ms - cpu_ms - token_cpu_ms),
+        "overhead_ms": max(0.0, way_ms - front_ms - token_cpu_ms),
     }
-    tables["prefill"]["cores"] = _computing_cores(prompts, "prefill", "prefill.compute")
-    tables["decode"]["cores"] = _computing_cores(answers, "decode", "decode")
-    tables["decode"]["transfer_ms"] = mean(
-        load["phases"]["kv.transfer"] + load["phases"]["decode.queue"] for load in answers["loads"]
-    )
-    tables["host"] |= {"request_cpu_ms": beside_ms, "token_cpu_ms": token_beside_ms}
+    moved = fit.get("moved", prompts)  # a prefill worker sends KV while it computes
+    prompt_ms = moved["loads"][0]["phases"]["prefill.compute"]
+    tables["prefill"]["tokens_per_s"] = 1e3 * INPUT_TOKENS / prompt_ms
+    tables["prefill"]["cores"] = _computing_cores(moved, "prefill", moved["calls"] * prompt_ms)
+    tables["decode"]["cores"] = _computing_cores(answers, "decode", sum(map(_stepping_ms, answers["loads"])))
+    alone = answers["loads"][0]["phases"]  # of one client: others would wait for the step that runs
+    tables["decode"]["transfer_ms"] = alone["kv.transfer"] + alone["decode.queue"]
+    tables["host"] |= {"request_cpu_ms": beside_ms + cpu_ms - front_ms, "token_cpu_ms": token_beside_ms}
+    if "moved" in fit:
+        tables["host"]["kv_token_cpu_ms"] = _kv_token_ms(prompts, moved, token_beside_ms + token_cpu_ms)
     return tables
 
 
-def _computing_cores(watch: dict[str, Any], role: str, phase: str) -> float:
+def _computing_cores(watch: dict[str, Any], role: str, busy_ms: float) -> float:
     """Return the cores that a worker keeps busy while it computes: not all of its threads do all the time."""
-    busy_ms: float = sum(
-        min(1e3 * load["seconds"], load["calls"] * load["phases"][phase]) for load in watch["loads"]
-    )
     costs: dict[str, float] = watch["cpu_ms"]
     return min(float(usable_cores()), (costs[f"{role}-0"] - costs[f"{role}-0/loop"]) / busy_ms)
+
+
+def _kv_token_ms(prompts: dict[str, Any], moved: dict[str, Any], token_ms: float) -> float:
+    """Return what the KV of a prompt's token costs beside the threads that compute it: both loads differ by
+    it and by one token."""
+    short, long = (
+        (_beside_ms(watch) + watch["cpu_ms"]["decode-0"] - watch["cpu_ms"]["decode-0/loop"]) / watch["calls"]
+        for watch in (prompts, moved)
+    )
+    beside_ms: float = max(0.0, long - short - token_ms)
+    return beside_ms / INPUT_TOKENS
+
+
+def _stepping_ms(load: dict[str, Any]) -> float:
+    """Return how long a decode worker stepped for a closed load, whose clients share its steps."""
+    clients = int(load["options"][1])
+    return float(load["calls"] * load["phases"]["decode"] / clients)
 
 
 def _split_costs(

@@ -28,7 +28,7 @@ PLAYED_REQUESTS = 1000
 """The requests of a load that goes on that count, unless another number is asked for."""
 MAX_PLAYED_REQUESTS = 20_000
 """The most requests that one prediction plays and counts."""
-MAX_SHARED_TOKENS = 12_000
+MAX_SHARED_TOKENS = 20_000
 """Where instances share cores each step is played: so many tokens of answers at most, but LEAST_SHARED."""
 LEAST_SHARED = 100
 WARM_SHARE = 0.25

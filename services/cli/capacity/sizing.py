@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.cli.bench.report.prices import Prices
 from services.cli.bench.report.service_level import LevelVerdict, ServiceLevel
@@ -31,10 +31,19 @@ class CapacityQuestion:
     levels: Sequence[ServiceLevel] = ()
     hosts: int | None = None
     requests: int = PLAYED_REQUESTS
+    known: dict[tuple[InstanceCounts, float], Prediction] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What was predicted already, by counts and rate."""
 
     def predict(self, counts: InstanceCounts, rate: float | None = None) -> Prediction:
-        workload = self.workload if rate is None else self.workload.at_rate(rate)
-        return predict(self.profile, workload, counts, self.levels, self.hosts, self.requests)
+        rate = self.workload.rate if rate is None else rate
+        if (counts, rate) not in self.known:
+            workload = self.workload.at_rate(rate)
+            self.known[counts, rate] = predict(
+                self.profile, workload, counts, self.levels, self.hosts, self.requests
+            )
+        return self.known[counts, rate]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,12 @@ class WhatIfRow:
 
 def what_if_rows(question: CapacityQuestion, counts: InstanceCounts) -> list[WhatIfRow]:
     """Return the deployment as it is, and with each change."""
-    return [
+    rows = [
         WhatIfRow(change, changed.predict(instances), breaking_point(changed, instances).rate)
         for change, changed, instances in _changes(question, counts)
     ]
+    twice = question.predict(counts, 2 * question.workload.rate)
+    return [*rows, WhatIfRow("twice the rate", twice, rows[0].most_rate)]
 
 
 def _changes(
@@ -41,4 +43,3 @@ def _changes(
         yield "int8 weights", replace(question, profile=question.profile.quantized()), counts
     cached = replace(question, workload=workload.more_cached(CACHED_MORE))
     yield "half of the prompts cached", cached, counts
-    yield "twice the rate", replace(question, workload=workload.at_rate(2 * workload.rate)), counts

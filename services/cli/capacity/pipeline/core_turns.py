@@ -5,7 +5,8 @@ computes decode has half of the cores, the rest is prefill's, and each worker ha
 there are more threads than cores, the kernel gives them in turns. Linux has another thread go on at a tick of
 the clock when one has had its slice (`kernel/sched/fair.c`): 1.4 ms on two cores, and ticks are 4 ms apart at
 the usual CONFIG_HZ=250. Threads that compute step back for all others (`shared/process/niceness.py`), which
-have little to do each time and so go first.
+have little to do each time and so go first. The threads of one computation wait for each other after every
+part of a layer: where one of them has no core, all of them stand still.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class CoreTurns:
         for who in self._queue:
             granted = who.wanted
             if granted > free:
-                granted, lacking = free, True
+                granted, lacking = free if granted <= 1 else 0.0, True
             free -= granted
             if who.expected and granted == who.granted:
                 continue

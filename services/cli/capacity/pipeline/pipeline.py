@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -38,17 +38,13 @@ class Pipeline:
         counts: InstanceCounts,
         hosts: int | None = None,
         token_rate: float = 0.0,
-        ended: Callable[[PlayedRequest], None] | None = None,
     ) -> None:
-        """`token_rate`: tokens of answers a second, which gateways pass on; for who has cores of its own.
-        `ended` has each request that has ended, and may have another one come."""
+        """`token_rate`: tokens of answers a second, which gateways pass on; for who has cores of its own."""
         self._profile = profile
         self._line = EventLine()
         self._hosts = [CoreTurns(self._line, profile.host.cores) for _ in range(hosts or 0)]
         self._waiting: deque[PlayedRequest] = deque()
         self._turn = 0
-        self._entered = 0
-        self._then = ended
         shares_cores = hosts is not None
         token_s = profile.gateway.token_cpu_ms / 1e3
         share = 0.0 if shares_cores else min(MOST_TOKEN_SHARE, token_rate * token_s / counts.gateway)
@@ -76,15 +72,10 @@ class Pipeline:
 
     def play(self, requests: Sequence[PlayedRequest]) -> None:
         """Play requests, in the order of their times, until all have ended."""
-        for request in requests:
-            self.expect(request)
+        for number, request in enumerate(requests):
+            request.way_s = self._way_s
+            self._line.at(request.at_s, self._fronts[number % len(self._fronts)].enter, request)
         self._line.play()
-
-    def expect(self, request: PlayedRequest) -> None:
-        """Have a request come at its time."""
-        request.way_s = self._way_s
-        self._line.at(request.at_s, self._fronts[self._entered % len(self._fronts)].enter, request)
-        self._entered += 1
 
     @property
     def stretches(self) -> dict[str, float]:
@@ -149,8 +140,6 @@ class Pipeline:
         decode.leave(request)
         self._decode_line.changed(decode)
         self._place()
-        if self._then is not None:
-            self._then(request)
 
     def _spend_part(self) -> None:
         self._spend(self._profile.host.request_cpu_ms / 1e3 / REQUEST_PARTS)

@@ -77,6 +77,14 @@ def test_small_work_goes_first_and_who_computes_has_the_rest() -> None:
     assert machine.play() == pytest.approx({"small": 0.08, "prompt": 0.13})
 
 
+def test_threads_of_one_computation_wait_for_each_other() -> None:
+    """Of two cores small work has one for 30 ms, and the thread on the other one has to wait as long."""
+    machine = Machine(2)
+    machine.compute("two threads", 0.1, cores=1.5)
+    machine.spend("small", 0.03, at_s=0.05)
+    assert machine.play() == pytest.approx({"small": 0.08, "two threads": 0.13})
+
+
 def test_small_work_waits_for_small_work_where_all_cores_have_some() -> None:
     machine = Machine(2)
     for number in range(3):

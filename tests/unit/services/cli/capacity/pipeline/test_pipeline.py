@@ -94,7 +94,7 @@ def test_decode_workers_fill_evenly_and_prompts_go_where_least_is_to_compute() -
 
 
 def test_small_work_beside_requests_takes_cores_from_prompts() -> None:
-    """Of two cores a prompt takes 2; what a request costs beside it, in three parts, holds it up."""
+    """A prompt takes both cores; of what a request costs beside it, a third is before its first token."""
     profile = replace(
         PROFILE,
         gateway=FrontProfile(0.0),
@@ -104,8 +104,8 @@ def test_small_work_beside_requests_takes_cores_from_prompts() -> None:
     (request,) = requests = load_at(load(1.0, prompt=100, answer=1), [0.0])
     pipeline = Pipeline(profile, InstanceCounts(), 1)
     pipeline.play(requests)
-    assert request.ttft_s == pytest.approx(0.1 + 0.02 / 2)
-    assert pipeline.stretches["prefill"] == pytest.approx(1.1)
+    assert request.ttft_s == pytest.approx(0.1 + 0.02)
+    assert pipeline.stretches["prefill"] == pytest.approx(1.2)
     heavy = replace(profile, host=HostSize(2, kv_token_cpu_ms=1.0))
     (request,) = requests = load_at(load(1.0, prompt=100, answer=2), [0.0])
     Pipeline(heavy, InstanceCounts(), 1).play(requests)
