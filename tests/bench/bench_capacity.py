@@ -4,10 +4,10 @@
     python -m tests.bench.bench_capacity table --folder DIR --rates 2,5,8 [--transport shm]
 
 `measure` starts a stack of each mix of prefill and decode workers and puts a Poisson load of each rate on it.
-The profile is made of the first mix alone, with other loads: prompts one at a time, and answers of one to
-eight clients behind short prompts. What lies in the folder is not measured again, so that a long table can be
-made in pieces (`--budget`). `table` plays the very arrivals of every point on that profile, and sets what
-that predicts beside what was measured.
+The profile is made of the first mix alone, with other loads: prompts one at a time, with KV that moves and
+without, and answers of one to eight clients behind short prompts. What lies in the folder is not measured
+again, so that a long table can be made in pieces (`--budget`). `table` plays the very arrivals of every point
+on that profile, and sets what that predicts beside what was measured.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 from services.cli.bench.plan.lengths import TokenLengths
 from services.cli.bench.report.service_level import ServiceLevel
 from services.cli.capacity.measured_comparison import MeasuredFile
+from services.cli.capacity.pipeline.pipeline import REQUEST_PARTS
 from services.cli.capacity.prediction import Prediction, predict_finite
 from services.cli.capacity.profile import DeploymentProfile, InstanceCounts
 from services.cli.capacity.profile_file import read_profile
@@ -215,8 +216,8 @@ def _thread_cpu_s(pid: int, thread: int) -> float:
 
 
 def fitted_profile(fit: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables of a profile from both watches: what a request costs and what a token does are told
-    apart by answers of one token and of many."""
+    """Return the tables of a profile from all watches: what a request costs and what a token does are told
+    apart by answers of one token and of many, what KV costs on its way by answers of one token and of two."""
     prompts, answers = fit["prompts"], fit["answers"]
     front = ("gateway-0", "tokenizer-0", "detokenizer-0")
     cpu_ms, token_cpu_ms = _split_costs(
@@ -234,12 +235,14 @@ def fitted_profile(fit: dict[str, Any]) -> dict[str, Any]:
     }
     moved = fit.get("moved", prompts)  # a prefill worker sends KV while it computes
     prompt_ms = moved["loads"][0]["phases"]["prefill.compute"]
-    tables["prefill"]["tokens_per_s"] = 1e3 * INPUT_TOKENS / prompt_ms
+    request_ms = beside_ms + cpu_ms - front_ms
+    held_up_ms = request_ms / REQUEST_PARTS  # a played prompt waits for that, as the watched one has done
+    tables["prefill"]["tokens_per_s"] = 1e3 * INPUT_TOKENS / max(1.0, prompt_ms - held_up_ms)
     tables["prefill"]["cores"] = _computing_cores(moved, "prefill", moved["calls"] * prompt_ms)
     tables["decode"]["cores"] = _computing_cores(answers, "decode", sum(map(_stepping_ms, answers["loads"])))
     alone = answers["loads"][0]["phases"]  # of one client: others would wait for the step that runs
     tables["decode"]["transfer_ms"] = alone["kv.transfer"] + alone["decode.queue"]
-    tables["host"] |= {"request_cpu_ms": beside_ms + cpu_ms - front_ms, "token_cpu_ms": token_beside_ms}
+    tables["host"] |= {"request_cpu_ms": request_ms, "token_cpu_ms": token_beside_ms}
     if "moved" in fit:
         tables["host"]["kv_token_cpu_ms"] = _kv_token_ms(prompts, moved, token_beside_ms + token_cpu_ms)
     return tables

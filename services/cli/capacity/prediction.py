@@ -29,12 +29,12 @@ PLAYED_REQUESTS = 1000
 MAX_PLAYED_REQUESTS = 20_000
 """The most requests that one prediction plays and counts."""
 MAX_SHARED_TOKENS = 20_000
-"""Where instances share cores each step is played: so many tokens of answers at most, but LEAST_SHARED."""
+"""The most tokens of answers that are played one by one, as shared cores need; LEAST_SHARED requests anyway."""
 LEAST_SHARED = 100
 WARM_SHARE = 0.25
 """Requests of a load that goes on come first, this part of those that count, and fill the deployment."""
 WARM_TIMES = 2.0
-"""And so many times those that are there at a time in the mean, if nobody waits, but MOST_WARM at most."""
+"""They are also so many times those that are there in the mean, if nobody waits, but MOST_WARM at most."""
 MOST_WARM = 2000
 LEAST_LOAD = 1e-6
 """The least load that is played, in requests that are there in the mean: of less, hardly any two meet."""

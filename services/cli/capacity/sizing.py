@@ -34,7 +34,7 @@ class CapacityQuestion:
     known: dict[tuple[InstanceCounts, float], Prediction] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What was predicted already, by counts and rate."""
+    """The predictions that were made already, by counts and rate."""
 
     def predict(self, counts: InstanceCounts, rate: float | None = None) -> Prediction:
         rate = self.workload.rate if rate is None else rate

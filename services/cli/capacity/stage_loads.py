@@ -14,7 +14,7 @@ from services.cli.capacity.profile import DeploymentProfile, InstanceCounts
 from services.cli.capacity.workload import Workload
 
 LEAST_WAIT_S = 1e-9
-"""Who waits for less has not waited: times of events are rounded."""
+"""A shorter wait is none: times of events are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class StageWait:
 
 
 UNKNOWN_WAIT = StageWait(1.0, float("inf"))
-"""Where a line only grows."""
+"""The wait in a line that only grows."""
 
 
 @dataclass(frozen=True, slots=True)

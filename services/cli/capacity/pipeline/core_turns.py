@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from services.cli.capacity.pipeline.cores import Computation, Done
+from services.cli.capacity.pipeline.cores import CoreUser, Done
 from services.cli.capacity.pipeline.event_line import EventLine
 
 TURN_S = 0.004
@@ -34,14 +34,14 @@ class CoreTurns:
         self._line = line
         self._cores = cores
         self._turn_s = turn_s
-        self._queue: list[Computation] = []
-        """Those that compute, and behind them those that wait for their turn."""
+        self._queue: list[CoreUser] = []
+        """The computations under way; behind those that have cores stand those that wait for their turn."""
         self._small: deque[tuple[float, Done | None, tuple[object, ...]]] = deque()
         self._small_now = 0
         self._ticks = False
         self._held = False
 
-    def compute(self, who: Computation, alone_s: float, done: Done) -> None:
+    def compute(self, who: CoreUser, alone_s: float, done: Done) -> None:
         who.alone_s += alone_s
         who.left_s, who.done, who.expected = alone_s, done, False
         who.began_s = who.moved_s = self._line.now_s
@@ -70,7 +70,7 @@ class CoreTurns:
         self._held = False
         self._deal()
 
-    def _end(self, who: Computation, version: int) -> None:
+    def _end(self, who: CoreUser, version: int) -> None:
         if version != who.version or who.done is None:
             return
         who.took_s += self._line.now_s - who.began_s

@@ -12,7 +12,7 @@ Done = Callable[..., None]
 
 
 @dataclass(slots=True, eq=False)
-class Computation:
+class CoreUser:
     """The part of a worker that computes, one piece of work at a time; alone it takes `most_cores`.
 
     `goes_first`: it has half of a machine's cores beside those that do not, as decode has beside prefill.
@@ -32,7 +32,7 @@ class Computation:
     moved_s: float = 0.0
     began_s: float = 0.0
     done: Done | None = None
-    """To be called when the piece is done; None: there is none."""
+    """The call that is made when the piece is done; None: there is none."""
     expected: bool = False
     """Whether its end is put on the line of events."""
     version: int = 0
@@ -43,7 +43,7 @@ class Cores(Protocol):
 
     stepwise: bool
 
-    def compute(self, who: Computation, alone_s: float, done: Done) -> None:
+    def compute(self, who: CoreUser, alone_s: float, done: Done) -> None:
         """Compute a piece of work that takes so long alone."""
 
     def spend(self, cpu_s: float, done: Done | None = None, *given: object) -> None:
@@ -59,7 +59,7 @@ class OwnCores:
     def __init__(self, line: EventLine) -> None:
         self._line = line
 
-    def compute(self, who: Computation, alone_s: float, done: Done) -> None:
+    def compute(self, who: CoreUser, alone_s: float, done: Done) -> None:
         who.alone_s += alone_s
         who.took_s += alone_s
         self._line.at(self._line.now_s + alone_s, done)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from services.cli.capacity.pipeline.cores import Computation, Cores
+from services.cli.capacity.pipeline.cores import Cores, CoreUser
 from services.cli.capacity.pipeline.event_line import EventLine
 from services.cli.capacity.pipeline.played_request import PlayedRequest
 from services.cli.capacity.pipeline.step_log import StepLog
@@ -39,7 +39,7 @@ class DecodeWorker:
         self._step_s = step_s
         self._token_cpu_s = token_cpu_s
         self._ended = ended
-        self.computation = Computation(goes_first=True, most_cores=profile.cores)
+        self.computation = CoreUser(goes_first=True, most_cores=profile.cores)
         self.log = StepLog()
         self.live = 0
         self._free_blocks = profile.kv_blocks

@@ -21,7 +21,7 @@ from services.cli.capacity.profile import DeploymentProfile, InstanceCounts
 MOST_TOKEN_SHARE = 0.95
 """The part of a gateway's core that tokens take at most: one that is full of them is overloaded anyway."""
 REQUEST_PARTS = 3
-"""What a request costs beside its instances is spent as it is placed, at its first token and at its end."""
+"""The equal parts of a request's cost beside instances: as it is placed, at its first token, at its end."""
 
 
 class Pipeline:
@@ -79,7 +79,7 @@ class Pipeline:
 
     @property
     def stretches(self) -> dict[str, float]:
-        """How many times as long work took as alone, by role."""
+        """Return how many times as long work took as alone, by role."""
         found = {}
         for role, workers in (("prefill", self._prefills), ("decode", self._decodes)):
             alone_s = sum(worker.computation.alone_s for worker in workers)

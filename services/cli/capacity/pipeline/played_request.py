@@ -27,12 +27,12 @@ class PlayedRequest:
     slot_wait_s: float = 0.0
     line_wait_s: float = 0.0
     since_s: float = 0.0
-    """When it began to wait in the line where it is."""
+    """The time at which it began to wait in the line where it is."""
     begun: bool = False
     first_s: float = 0.0
-    """When its prompt is computed, and its first token drawn."""
+    """The time at which its prompt is computed, and its first token drawn."""
     end_s: float = 0.0
-    """When its last token is drawn."""
+    """The time at which its last token is drawn."""
     way_s: float = 0.0
     """The way of each token to its client."""
     steps: StepLog = NO_STEPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from services.cli.capacity.pipeline.cores import Computation, Cores
+from services.cli.capacity.pipeline.cores import Cores, CoreUser
 from services.cli.capacity.pipeline.event_line import EventLine
 from services.cli.capacity.pipeline.played_request import PlayedRequest
 from services.cli.capacity.profile import PrefillProfile
@@ -35,7 +35,7 @@ class PromptWorker:
         self._cores = cores
         self._profile = profile
         self._computed = computed
-        self.computation = Computation(goes_first=False, most_cores=profile.cores)
+        self.computation = CoreUser(goes_first=False, most_cores=profile.cores)
         self._waiting: list[PlayedRequest] = []
         self._busy = False
         self._lead_tokens = 0.0

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from services.cli.capacity.pipeline.core_turns import TURN_S, CoreTurns
-from services.cli.capacity.pipeline.cores import Computation, OwnCores
+from services.cli.capacity.pipeline.cores import CoreUser, OwnCores
 from services.cli.capacity.pipeline.event_line import EventLine
 
 
@@ -22,8 +22,8 @@ class Machine:
 
     def compute(
         self, name: str, alone_s: float, at_s: float = 0.0, cores: float = 1.0, *, first: bool = False
-    ) -> Computation:
-        who = Computation(goes_first=first, most_cores=cores)
+    ) -> CoreUser:
+        who = CoreUser(goes_first=first, most_cores=cores)
         self.line.at(at_s, self.turns.compute, who, alone_s, partial(self._note, name))
         return who
 
@@ -105,7 +105,7 @@ def test_decode_has_half_of_the_cores_beside_prefill_and_prefill_the_rest() -> N
 def test_a_worker_that_goes_on_keeps_its_turn() -> None:
     """Its steps follow each other: to end one is no reason to let another one go on."""
     machine, ends_s = Machine(1), list[float]()
-    steps = Computation(goes_first=True, most_cores=1.0)
+    steps = CoreUser(goes_first=True, most_cores=1.0)
 
     def step() -> None:
         ends_s.append(machine.line.now_s)
@@ -136,7 +136,7 @@ def test_own_cores_never_wait() -> None:
     line, ends_s = EventLine(), list[float]()
     cores = OwnCores(line)
     for alone_s in (0.1, 0.2):
-        cores.compute(Computation(False, 1.0), alone_s, lambda: ends_s.append(line.now_s))
+        cores.compute(CoreUser(False, 1.0), alone_s, lambda: ends_s.append(line.now_s))
     cores.spend(0.15, lambda: ends_s.append(line.now_s))
     line.play()
     assert ends_s == pytest.approx([0.1, 0.15, 0.2])
