@@ -325,10 +325,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
         return True
 
     async def step_on(self) -> None:
-        if not self._driver.computes_part:  # it has to be taken in turn, and in a step the loop goes on
-            await self._driver.flush_releases()
-        if self._driver.has_work:
-            self._driver.begin_next_step(self._step_events)
+        await self._driver.step_on(self._step_events)
 
     # ---- KV, called by the sender from anywhere on the loop ------------------------------------------
 

@@ -59,6 +59,13 @@ class PrefillDriver(EngineDriver[StepResult]):
     def has_work(self) -> bool:
         return self._joining is not None or self.computes_part or super().has_work
 
+    async def step_on(self, events: StepEvents) -> None:
+        """Begin the next step, behind the releases that wait; without work only those are carried out."""
+        if self.has_work:
+            self.begin_next_step(events)
+        else:
+            await self.flush_releases()
+
     def begin_next_step(self, events: StepEvents) -> None:
         joining, self._joining = self._joining, None
 

@@ -44,6 +44,30 @@ async def test_every_layer_of_a_chunk_is_a_move_of_the_engine(model_dir: Path) -
     await driver.close_engine()
 
 
+async def test_what_is_given_back_goes_with_the_next_chunk_to_the_engine(model_dir: Path) -> None:
+    driver = PrefillDriver(lambda: make_engine(model_dir), PrefixMirror(), lambda: None)
+    await driver.load_engine()
+    gone, goes_on = job_of(IDS, b""), job_of([7, *IDS], b"")
+    await driver.admit([gone, goes_on], [lambda *_: None] * 2)
+    driver.release_later(gone.key)
+    moved = driver.activity.moved
+    await driver.step_on(StepEvents())
+    await until(driver.take_result)
+    assert set(driver.snapshot.held) == {goes_on.key}
+    assert driver.activity.moved == moved + driver.engine.layout.num_layers + 1  # one call, of one chunk
+    await driver.close_engine()
+
+
+async def test_without_work_what_is_given_back_begins_no_step(model_dir: Path) -> None:
+    driver = PrefillDriver(lambda: make_engine(model_dir), PrefixMirror(), lambda: None)
+    await driver.load_engine()
+    await driver.between_steps(lambda engine: engine.reserve("r", 20, []))
+    driver.release_later("r")
+    await driver.step_on(StepEvents())
+    assert (driver.stepping, driver.snapshot.held) == (False, {})
+    await driver.close_engine()
+
+
 async def test_a_prefix_is_lent_between_two_layers_of_a_chunk(model_dir: Path) -> None:
     driver = PrefillDriver(lambda: make_engine(model_dir), PrefixMirror(), lambda: None)
     await driver.load_engine()
