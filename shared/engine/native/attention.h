@@ -190,25 +190,34 @@ class Attention {
   // matrix unit: those that are packed, or, bit for bit the same, as they are stored.
   void meet_on_unit(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored,
                     int key, int count, int window) {
-    alignas(64) float scores[SIDE_BY_SIDE][TILE_KEYS];
+    alignas(64) float scores[2][SIDE_BY_SIDE][TILE_KEYS];
     alignas(64) bf16 weights[SIDE_BY_SIDE][TILE_KEYS];
     const int padded = round_up(count, PANEL);
     if (!stored) tokens_.pack_keys(padded, depth_, keys_.data());
     tokens_.pack_values(padded, width_, values_.data());
-    for (int offset = 0; offset < rows; offset += SIDE_BY_SIDE) {
-      const int num = std::min(SIDE_BY_SIDE, rows - offset), row = first + offset;
-      const int* last = last_keys_.data() + offset;
-      const bf16* queries = queries_.data() + static_cast<long>(row) * depth_;
+    const auto score = [&](int offset) {
+      const int num = std::min(SIDE_BY_SIDE, rows - offset);
+      const bf16* queries = queries_.data() + static_cast<long>(first + offset) * depth_;
+      float (*to)[TILE_KEYS] = scores[offset / SIDE_BY_SIDE % 2];
       tiles.lay_out(num, stored);
       if (stored)
-        score_stored_on_unit(pool, queries, num, count, scores);
+        score_stored_on_unit(pool, queries, num, count, to);
       else
-        matrix_unit::score_packed(queries, keys_.data(), depth_, count, scores);
-      if (shape_.soft_cap > 0.0f) cap_scores(scores, num, shape_.soft_cap);
+        matrix_unit::score_packed(queries, keys_.data(), depth_, count, to);
+    };
+    score(0);
+    for (int offset = 0; offset < rows; offset += SIDE_BY_SIDE) {
+      if (offset + SIDE_BY_SIDE < rows)
+        score(offset + SIDE_BY_SIDE);  // while the unit does, these are weighed
+      const int num = std::min(SIDE_BY_SIDE, rows - offset), row = first + offset;
+      const int* last = last_keys_.data() + offset;
+      float (*now)[TILE_KEYS] = scores[offset / SIDE_BY_SIDE % 2];
+      if (shape_.soft_cap > 0.0f) cap_scores(now, num, shape_.soft_cap);
       if (last[0] < key + TILE_KEYS - 1 || (window > 0 && last[num - 1] - window >= key))
-        hide_scores(scores, num, key, last, window);
+        hide_scores(now, num, key, last, window);
       float* outputs = sums_of(sums_, row) + SUMS_OUTPUT;
-      weigh_scores(scores, num, most_.data() + row, totals_.data() + row, outputs, width_, stride_, weights);
+      weigh_scores(now, num, most_.data() + row, totals_.data() + row, outputs, width_, stride_, weights);
+      tiles.lay_out(num, stored);
       for (int d = 0; d < width_; d += PANEL)
         matrix_unit::add_values(weights, values_.data() + static_cast<long>(d) * TILE_KEYS, padded,
                                 outputs + d, stride_);

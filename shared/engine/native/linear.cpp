@@ -21,14 +21,6 @@ void multiply_dense(const E* rows, long stride, const E* panel, int k, float* ti
   }
 }
 
-void multiply_bf16(matrix_unit::Tiles* unit, const bf16* rows, long stride, const bf16* panel, int k, int num,
-                   float* tile) {
-  if (unit != nullptr)
-    matrix_unit::multiply(*unit, rows, stride, panel, k, num, tile);
-  else
-    with_rows(num, [&]<int R>() { multiply_dense<R>(rows, stride, panel, k, tile); });
-}
-
 bool in_high_nibble(int k) {  // of the two codes that share a byte
   return k % SHARED_BLOCK >= 8;
 }
@@ -261,10 +253,16 @@ void Linear::multiply_tile(matrix_unit::Tiles* unit, const Rows& rows, int first
                         tile);
     });
   else if (kind_ == Kind::BF16)
-    multiply_bf16(unit, rows.row<bf16>(first), rows.stride / 2, reinterpret_cast<const bf16*>(packed), k_,
-                  num, tile);
+    with_rows(num, [&]<int R>() {
+      multiply_dense<R>(rows.row<bf16>(first), rows.stride / 2, reinterpret_cast<const bf16*>(packed), k_,
+                        tile);
+    });
   else
     multiply_codes(unit, rows, first, num, panel, tile);
+  add_bias(panel, num, tile);
+}
+
+void Linear::add_bias(int panel, int num, float* tile) const {
   if (bias_.data() == nullptr) return;
   const float* bias = bias_.data() + panel * PANEL;
   for (int r = 0; r < num; ++r)

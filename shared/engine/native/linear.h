@@ -114,14 +114,16 @@ class Linear {
   // meanwhile() on the caller's thread, while others begin.
   template <class Adapt, class Put, class Meanwhile>
   void apply(const Rows& rows, int count, Team& team, Adapt&& adapt, Put&& put, Meanwhile&& meanwhile) const {
-    const bool on_unit = suits_matrix_unit(rows, count);
+    const bool on_unit = suits_matrix_unit(rows, count), streams = on_unit && kind_ == Kind::BF16;
     const int tile_rows = most_rows(rows, on_unit);
-    const int block = std::max<int>(tile_rows, TILE_CACHE_BYTES / rows.stride / tile_rows * tile_rows);
+    const size_t cached = streams ? matrix_unit::BLOCK_BYTES : TILE_CACHE_BYTES;
+    const int block = std::max<int>(tile_rows, cached / rows.stride / tile_rows * tile_rows);
     const int blocks = (count + block - 1) / block;
     const int few = std::min(tile_rows, matrix_unit::TILE_ROWS);  // a tile of nibbles' rows is many of them
     const long tiles = (std::min(count, block) + few - 1) / few;
     const int grain = static_cast<int>(std::max(1L, CLAIM_BYTES / (panel_bytes_ * std::max(1L, tiles))));
     const auto work = [&](int first, int last, int) {
+      if (streams) return stream(rows, count, block, first, last, adapt, put);
       alignas(64) float tile[MOST_TILE_ROWS * PANEL];
       matrix_unit::Tiles tiles;
       for (int item = first; item < last; ++item) {
@@ -137,7 +139,7 @@ class Linear {
     };
     // All panels of one block of rows, then of the next: the rows stay in the cache.
     const int items = blocks * panels_;
-    if (blocks == 1 && tiles == 1)
+    if (streams || (blocks == 1 && tiles == 1))
       team.share_stretches(items, grain, work, meanwhile);
     else
       team.share(items, grain, work, meanwhile);
@@ -166,17 +168,58 @@ class Linear {
   }
   int most_rows(const Rows& rows, bool on_unit) const {
     if (on_unit && rows.wide) {
-      const long tiles = matrix_unit::NIBBLE_BLOCK_BYTES / (rows.stride * MAX_TILE_ROWS);
+      const long tiles = matrix_unit::BLOCK_BYTES / (rows.stride * MAX_TILE_ROWS);
       return std::clamp<int>(tiles * MAX_TILE_ROWS, MAX_TILE_ROWS, matrix_unit::NIBBLE_BLOCK_ROWS);
     }
     if (on_unit) return quantized() ? matrix_unit::UNIT_ROWS : matrix_unit::TILE_ROWS;
     return quantized() ? QUANTIZED_TILE_ROWS : MAX_TILE_ROWS;
   }
+  // Items of a product of bf16 on the matrix unit. While that multiplies a tile's rows, the tile before goes
+  // where it belongs, and memory is asked for what comes next: for the panel behind this one, by all tiles of
+  // rows that meet it, or, where one does, for what lies a little ahead.
+  template <class Adapt, class Put>
+  void stream(const Rows& rows, int count, int block, int first, int last, Adapt& adapt, Put& put) const {
+    using matrix_unit::STEP_LINES, matrix_unit::TILE_ROWS;
+    alignas(64) float tiles[2][TILE_ROWS * PANEL];
+    matrix_unit::Tiles unit;
+    int made = 0, row_made = 0, panel_made = 0, next = 0;  // of the tile before: its rows, and the next to go
+    const float* values = nullptr;
+    const auto put_some = [&](int most) {
+      for (const int end = std::min(made, next + most); next < end; ++next)
+        put(row_made + next, panel_made, _mm512_load_ps(values + next * PANEL),
+            _mm512_load_ps(values + next * PANEL + LANES));
+    };
+    const int steps = std::max(1, k_ / matrix_unit::BF16_STEP);
+    for (int item = first; item < last; ++item) {
+      const int row = item / panels_ * block, panel = item % panels_, height = std::min(block, count - row);
+      const int num_tiles = (height + TILE_ROWS - 1) / TILE_ROWS;
+      const int lines = (STEP_LINES + num_tiles - 1) / num_tiles;
+      const uint8_t* packed = weights_.data() + panel * panel_bytes_;
+      const uint8_t* ahead = packed + (num_tiles == 1 ? PREFETCH_BYTES : panel_bytes_);
+      for_each_tile(height, TILE_ROWS, [&](int at, int num) {
+        const int puts = (made + steps - 1) / steps;
+        float* tile = values == tiles[0] ? tiles[1] : tiles[0];
+        matrix_unit::multiply(unit, rows.row<bf16>(row + at), rows.stride / 2,
+                              reinterpret_cast<const bf16*>(packed), k_, num, tile, [&] {
+                                for (int line = 0; line < lines; ++line, ahead += 64)
+                                  _mm_prefetch(ahead, _MM_HINT_T1);
+                                put_some(puts);
+                              });
+        put_some(made);
+        add_bias(panel, num, tile);
+        adapt(row + at, num, panel, tile);
+        made = num, row_made = row + at, panel_made = panel, next = 0, values = tile;
+      });
+    }
+    put_some(made);
+  }
+
   // `unit` null: on vectors. At most as many rows as `most_rows` says.
   void multiply_tile(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
                      float* tile) const;
   void multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
                       float* tile) const;
+  void add_bias(int panel, int num, float* tile) const;
 
   Kind kind_;
   int out_, in_, k_;  // k_: `in_` padded to whole steps or groups

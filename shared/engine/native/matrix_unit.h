@@ -25,12 +25,12 @@ constexpr int TILE_ROWS = 2 * UNIT_ROWS;  // 4 tiles of sums, 2 of rows, 2 of co
 constexpr int STEP_BYTES = 64;            // of a row, in one instruction
 constexpr int LEAST_GROUP = 64;           // of fewer columns, vectors make the sums as soon or sooner
 constexpr int MAX_GROUP = 512;            // of quantized columns, whose codes are unpacked on the stack
+constexpr int BLOCK_BYTES = 1 << 20;      // of rows that meet a panel together, in an L2 of 2 MB
 constexpr int BF16_STEP = STEP_BYTES / 2;
 constexpr int LEAST_NIBBLE_ROWS = 48;   // that meet nibbles in groups of one step in bf16, or of half a one
 constexpr int NIBBLE_BLOCK_ROWS = 240;  // for which those are unpacked once
-constexpr int NIBBLE_BLOCK_BYTES = 1 << 20;  // of these rows at most, in an L2 of 2 MB
-constexpr int CHUNK_COLUMNS = 256;           // that are unpacked at a time, to 16 kB in the L1
-constexpr int PANEL_ROW_BYTES = PANEL * 4;   // a step of 4 bytes of all columns
+constexpr int CHUNK_COLUMNS = 256;      // that are unpacked at a time, to 16 kB in the L1
+constexpr int PANEL_ROW_BYTES = PANEL * 4;  // a step of 4 bytes of all columns
 constexpr int STEP_LINES = STEP_BYTES / 4 * PANEL_ROW_BYTES / 64;
 
 inline std::atomic<bool>& enabled() {
@@ -105,9 +105,11 @@ class Tiles {
   int rows_ = 0, step_ = 0, low_step_ = 0;
 };
 
-// tile [num, 32] = rows @ panel of bf16; `stride` in numbers, `k` even, at most TILE_ROWS rows.
+// tile [num, 32] = rows @ panel of bf16; `stride` in numbers, `k` even, at most TILE_ROWS rows. In each whole
+// step between() is called: the unit multiplies meanwhile. Rows pass the L1 by, where the panel then stays.
+template <class Between>
 MATRIX_UNIT inline void multiply(Tiles& tiles, const bf16* rows, long stride, const bf16* panel, int k,
-                                 int num, float* tile) {
+                                 int num, float* tile, Between&& between) {
   alignas(64) bf16 last_rows[TILE_ROWS][BF16_STEP], last_columns[BF16_STEP * PANEL];
   tiles.lay_out(num);
   const bool two = num > UNIT_ROWS;
@@ -115,11 +117,11 @@ MATRIX_UNIT inline void multiply(Tiles& tiles, const bf16* rows, long stride, co
   const auto add_step = [&](const bf16* from, const bf16* columns) MATRIX_UNIT {
     _tile_loadd(6, columns, PANEL_ROW_BYTES);
     _tile_loadd(7, columns + PANEL, PANEL_ROW_BYTES);
-    _tile_loadd(4, from, row_bytes);
+    _tile_stream_loadd(4, from, row_bytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (!two) return;
-    _tile_loadd(5, reinterpret_cast<const uint8_t*>(from) + UNIT_ROWS * row_bytes, row_bytes);
+    _tile_stream_loadd(5, reinterpret_cast<const uint8_t*>(from) + UNIT_ROWS * row_bytes, row_bytes);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   };
@@ -129,9 +131,8 @@ MATRIX_UNIT inline void multiply(Tiles& tiles, const bf16* rows, long stride, co
   _tile_zero(3);
   const int whole = k / BF16_STEP * BF16_STEP, rest = k - whole;
   for (int i = 0; i < whole; i += BF16_STEP, rows += BF16_STEP, panel += BF16_STEP * PANEL) {
-    for (int line = 0; line < STEP_LINES; ++line)
-      _mm_prefetch(reinterpret_cast<const char*>(panel) + PREFETCH_BYTES + 64 * line, _MM_HINT_T0);
     add_step(rows, panel);
+    between();
   }
   if (rest > 0) {
     std::memset(last_rows, 0, sizeof last_rows);

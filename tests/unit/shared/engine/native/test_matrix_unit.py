@@ -64,6 +64,19 @@ def test_a_row_of_bf16_is_the_same_among_others(kernels: ctypes.CDLL, num_rows: 
     assert torch.equal(packed(rows, threads=2), alone)
 
 
+def test_rows_of_bf16_in_several_blocks_are_what_they_are_alone(kernels: ctypes.CDLL) -> None:
+    """Of 8 kB each, 96 rows are a block; the last one has a tile of a few."""
+    packed = NativeLinear.pack(kernels, random_linear("bfloat16", 97, 4096))
+    rows = torch.randn(193, 4096, generator=torch.Generator().manual_seed(7))
+    for threads in (1, 2):
+        together = poisoned_product(packed, rows, threads)
+        for row in (0, 31, 32, 95, 96, 191, 192):
+            assert torch.equal(poisoned_product(packed, rows[row : row + 1])[0], together[row]), (
+                threads,
+                row,
+            )
+
+
 @pytest.mark.parametrize("group", [64, 96, 128, 512])
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_codes_are_multiplied_to_the_bits_that_vectors_make(
