@@ -73,3 +73,14 @@ def _of_columns(of_groups: torch.Tensor, linear: QuantLinear) -> torch.Tensor:
     """float64 [N, in]: each column has the number of its group."""
     repeated = of_groups.double()[:, :, None].expand(-1, -1, linear.group)
     return repeated.flatten(1)[:, : linear.codes.shape[1]]
+
+
+def rows_of_any_size(count: int, width: int) -> torch.Tensor:
+    """float32 [T, in] from the least numbers to the largest, every third row in halves of a whole
+    number; row 5 is zeros, rows 6 and 7 hold what is no finite number."""
+    generator = torch.Generator().manual_seed(width)
+    rows = torch.randn(count, width, generator=generator)
+    rows[::3] = (rows[::3] * 1000).round() / 2
+    rows *= torch.pow(2.0, torch.randint(-145, 126, (count, 1), generator=generator))
+    rows[5], rows[6, 0], rows[7, -1] = 0.0, torch.inf, torch.nan
+    return rows

@@ -24,25 +24,7 @@ inline __m512 exp2_below_1(__m512 x) {
   return _mm512_scalef_ps(p, x);
 }
 
-// Lane r < num: what `join` makes of the lanes of rows[r], always in the same order.
-template <class Join>
-inline __m512 across(__m512 (&rows)[SIDE_BY_SIDE], int num, Join&& join) {
-  for (int r = 0; r < std::min(num, 8); ++r)
-    rows[r] = join(_mm512_shuffle_f32x4(rows[r], rows[r + 8], 0x44),
-                   _mm512_shuffle_f32x4(rows[r], rows[r + 8], 0xee));
-  for (int r = 0; r < std::min(num, 4); ++r)
-    rows[r] = join(_mm512_shuffle_f32x4(rows[r], rows[r + 4], 0x88),
-                   _mm512_shuffle_f32x4(rows[r], rows[r + 4], 0xdd));
-  for (int r = 0; r < std::min(num, 2); ++r)
-    rows[r] =
-        join(_mm512_shuffle_ps(rows[r], rows[r + 2], 0x44), _mm512_shuffle_ps(rows[r], rows[r + 2], 0xee));
-  const __m512 all =
-      join(_mm512_shuffle_ps(rows[0], rows[1], 0x88), _mm512_shuffle_ps(rows[0], rows[1], 0xdd));
-  const __m512i places = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
-  return _mm512_permutexvar_ps(places, all);
-}
-
-// The same, where there are few rows or all of them: how many a loop has is then known, or few.
+// What `across` gives, where there are few rows or all of them: how many a loop has is then known, or few.
 template <class Join>
 inline __m512 across_rows(__m512 (&rows)[SIDE_BY_SIDE], int num, Join&& join) {
   return num > 8 ? across(rows, SIDE_BY_SIDE, join) : across(rows, num, join);

@@ -4,6 +4,7 @@
 
 #include "matrix_unit_codes.h"
 #include "matrix_unit_nibbles.h"
+#include "nibble_rows.h"
 #include "quantized_tile.h"
 
 namespace penstock {
@@ -200,6 +201,15 @@ void Linear::prepare(const float* row, Rows& rows, int index) const {
     return;
   }
   int8_t* codes = rows.row<int8_t>(index);
+#ifdef __AVX512F__
+  if (kind_ == Kind::INT4 && group_ % ROUNDED_COLUMNS == 0) {
+    const long place = static_cast<long>(index) * rows.groups;
+    return round_nibble_row(row, in_, group_, rows.groups,
+                            {codes, codes + k_, rows.scales.data() + place, rows.sums.data() + place,
+                             rows.wide ? rows.offsets.data() + 2 * place : nullptr,
+                             reinterpret_cast<bf16*>(codes + wide_place())});
+  }
+#endif
   const float steps = kind_ == Kind::INT4 ? SHARED_STEPS : kind_ == Kind::INT8 ? FINE_STEPS : COARSE_STEPS;
   for (int g = 0; g < rows.groups; ++g) {
     const int first = g * group_, count = std::min(group_, in_ - first);

@@ -2,6 +2,7 @@
 // depends on the row alone.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -114,5 +115,25 @@ inline void transpose16(__m512i (&r)[16]) {
     r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
   }
 }
+
+#ifdef __AVX512F__
+// Lane r < num: what `join` makes of the lanes of rows[r], always in the same order.
+template <class Join>
+inline __m512 across(__m512 (&rows)[LANES], int num, Join&& join) {
+  for (int r = 0; r < std::min(num, 8); ++r)
+    rows[r] = join(_mm512_shuffle_f32x4(rows[r], rows[r + 8], 0x44),
+                   _mm512_shuffle_f32x4(rows[r], rows[r + 8], 0xee));
+  for (int r = 0; r < std::min(num, 4); ++r)
+    rows[r] = join(_mm512_shuffle_f32x4(rows[r], rows[r + 4], 0x88),
+                   _mm512_shuffle_f32x4(rows[r], rows[r + 4], 0xdd));
+  for (int r = 0; r < std::min(num, 2); ++r)
+    rows[r] =
+        join(_mm512_shuffle_ps(rows[r], rows[r + 2], 0x44), _mm512_shuffle_ps(rows[r], rows[r + 2], 0xee));
+  const __m512 all =
+      join(_mm512_shuffle_ps(rows[0], rows[1], 0x88), _mm512_shuffle_ps(rows[0], rows[1], 0xdd));
+  const __m512i places = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+  return _mm512_permutexvar_ps(places, all);
+}
+#endif
 
 }  // namespace penstock

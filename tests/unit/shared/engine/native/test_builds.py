@@ -22,7 +22,7 @@ from tests.support.native_draws import (
     random_logits,
     random_params,
 )
-from tests.support.random_linear import FORMATS, random_linear
+from tests.support.random_linear import FORMATS, random_linear, rows_of_any_size
 from tests.support.served_checkpoints import save_served
 from tests.support.served_runs import LONGEST, STORED_AS, ServedRun, assert_golden, served_engine
 from tests.support.served_shapes import SERVED
@@ -80,6 +80,16 @@ def test_invariant_5_a_product_has_the_bits_that_whole_vectors_make(
         for num_rows in ROW_COUNTS:
             rows = torch.randn(num_rows, width, generator=torch.Generator().manual_seed(num_rows))
             assert torch.equal(packed(rows), expected(rows)), (width, num_rows)
+
+
+@pytest.mark.parametrize("group", [16, 32, 64])
+def test_rows_of_any_size_are_rounded_to_the_numbers_that_whole_vectors_make(
+    kernels: ctypes.CDLL, on_whole_vectors: ctypes.CDLL, group: int
+) -> None:
+    linear = random_linear("int4", 33, 1000, group=group)
+    packed, expected = (NativeLinear.pack(each, linear) for each in (kernels, on_whole_vectors))
+    rows = rows_of_any_size(300, 1000)
+    torch.testing.assert_close(packed(rows), expected(rows), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.thorough(but="_kernels_avx2-bfloat16 | _kernels_avxvnni-int8 | _kernels_avx2-int4")

@@ -14,7 +14,7 @@ from shared.engine.native.cpu_features import KERNEL_FEATURES, MATRIX_UNIT_FEATU
 from shared.engine.native.library import has_matrix_unit, library
 from shared.engine.native.linear import NativeLinear
 from tests.support.poisoned_product import poisoned_product
-from tests.support.random_linear import QUANTIZED, exact_product, random_linear
+from tests.support.random_linear import QUANTIZED, exact_product, random_linear, rows_of_any_size
 
 STEP_COLUMNS = 32
 WIDTHS = [2, 30, 32, 34, 64, 576, 1000]
@@ -108,6 +108,17 @@ def test_many_rows_meet_nibbles_in_small_groups_with_the_bits_of_a_row_alone(
     assert torch.equal(packed(rows), together)
     for row in (0, 11, 12, num_rows - 1):
         assert torch.equal(packed(rows[row : row + 1]), together[row : row + 1])
+
+
+@pytest.mark.parametrize("group", [16, 32])
+def test_many_rows_of_any_size_meet_nibbles_with_the_bits_that_vectors_make(
+    kernels: ctypes.CDLL, group: int
+) -> None:
+    packed = NativeLinear.pack(kernels, random_linear("int4", 33, 100, group=group))
+    rows = rows_of_any_size(60, 100)
+    together = poisoned_product(packed, rows)
+    kernels.penstock_use_matrix_unit(False)
+    torch.testing.assert_close(poisoned_product(packed, rows), together, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("minima", [False, True])
