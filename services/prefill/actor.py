@@ -325,7 +325,8 @@ class PrefillActor(WorkerActor[PrefillJob]):
         return True
 
     async def step_on(self) -> None:
-        await self._driver.step_on(self._step_events)
+        computing = bool(self._book.in_phase(JobPhase.COMPUTING))
+        await self._driver.step_on(self._step_events, computing=computing)
 
     # ---- KV, called by the sender from anywhere on the loop ------------------------------------------
 

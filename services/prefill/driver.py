@@ -59,12 +59,13 @@ class PrefillDriver(EngineDriver[StepResult]):
     def has_work(self) -> bool:
         return self._joining is not None or self.computes_part or super().has_work
 
-    async def step_on(self, events: StepEvents) -> None:
-        """Begin the next step, behind the releases that wait; without work only those are carried out."""
+    async def step_on(self, events: StepEvents, *, computing: bool) -> None:
+        """Begin the next step, if there is work. The releases that wait go with it where a prompt is
+        `computing` or joins; else they go first, since without them there may be no work."""
+        if not (computing or self.computes_part or self._joining is not None):
+            await self.flush_releases()
         if self.has_work:
             self.begin_next_step(events)
-        else:
-            await self.flush_releases()
 
     def begin_next_step(self, events: StepEvents) -> None:
         joining, self._joining = self._joining, None

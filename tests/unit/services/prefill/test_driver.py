@@ -51,19 +51,20 @@ async def test_what_is_given_back_goes_with_the_next_chunk_to_the_engine(model_d
     await driver.admit([gone, goes_on], [lambda *_: None] * 2)
     driver.release_later(gone.key)
     moved = driver.activity.moved
-    await driver.step_on(StepEvents())
+    await driver.step_on(StepEvents(), computing=True)
     await until(driver.take_result)
     assert set(driver.snapshot.held) == {goes_on.key}
     assert driver.activity.moved == moved + driver.engine.layout.num_layers + 1  # one call, of one chunk
     await driver.close_engine()
 
 
-async def test_without_work_what_is_given_back_begins_no_step(model_dir: Path) -> None:
+async def test_where_no_prompt_is_left_what_is_given_back_begins_no_step(model_dir: Path) -> None:
     driver = PrefillDriver(lambda: make_engine(model_dir), PrefixMirror(), lambda: None)
     await driver.load_engine()
-    await driver.between_steps(lambda engine: engine.reserve("r", 20, []))
-    driver.release_later("r")
-    await driver.step_on(StepEvents())
+    job = job_of(IDS, b"")
+    await driver.admit([job], [lambda *_: None])
+    driver.release_later(job.key)
+    await driver.step_on(StepEvents(), computing=False)
     assert (driver.stepping, driver.snapshot.held) == (False, {})
     await driver.close_engine()
 
