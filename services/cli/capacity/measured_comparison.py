@@ -103,6 +103,10 @@ class MeasuredFile:
         found = ["the measured load was cut: calls that take long are fewer"] if self.cut else []
         if self.rate is None:
             found.append("the measured load was no open loop with a rate of its own: compare one of --rate")
+        elif self.times_s:
+            found.append(
+                "beside what was measured stand its very arrivals, played from an empty start to the end"
+            )
         elif abs(self.rate / rate - 1) > RATE_APART if rate else True:
             found.append(f"the measured load was offered {self.rate:g}/s, the prediction is for {rate:g}/s")
         if self.cached_share is not None and abs(self.cached_share - cached_share) > CACHED_APART:

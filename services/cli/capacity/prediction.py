@@ -29,7 +29,7 @@ PLAYED_REQUESTS = 1000
 MAX_PLAYED_REQUESTS = 20_000
 """The most requests that one prediction plays and counts."""
 MAX_SHARED_TOKENS = 20_000
-"""The most tokens that are played one by one, as shared cores need; LEAST_SHARED requests are in any case."""
+"""The most tokens of answers that are played on shared cores, in LEAST_SHARED requests or more."""
 LEAST_SHARED = 100
 WARM_SHARE = 0.25
 """Requests of a load that goes on come first, this part of those that count, and fill the deployment."""

@@ -68,10 +68,20 @@ def test_arrivals_are_made_up_to_their_limit(tmp_path: Path, monkeypatch: pytest
 
 def test_the_very_load_is_played_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More than one prefill worker does: a load that goes on would have endless figures."""
-    words = ("--profile", str(profile_file(tmp_path)), "--rate", "20", "--instances", "decode=4")
+    words = (
+        "--profile",
+        str(profile_file(tmp_path)),
+        "--rate",
+        "20",
+        "--instances",
+        "decode=4",
+        "--requests",
+        "50",
+    )
     main(["plan", *words, "--measured", str(measured(tmp_path, rate=20.0, duration=2.0)), "--json"])
     answer = json.loads(capsys.readouterr().out)
     assert answer["prediction"]["trouble"]
+    assert [note for note in answer["notes"] if "its very arrivals" in note]
     rows = {row["figure"]: row for row in answer["measured"]}
     assert 0 < rows["ttft_p50"]["predicted"] < 20_000
     assert rows["output_tokens_per_s"]["predicted"] > 0

@@ -21,7 +21,7 @@ from services.cli.capacity.sizing import (
 from services.cli.capacity.what_if import what_if_rows
 from tests.unit.services.cli.capacity.deployments import PROFILE, load
 
-PLAYED = 100
+PLAYED = 60
 LEVELS = (ServiceLevel.read("ttft_p99<600ms"), ServiceLevel.read("itl_p99<40ms"))
 
 
