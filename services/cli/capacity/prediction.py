@@ -28,7 +28,7 @@ PLAYED_REQUESTS = 1000
 """The requests of a load that goes on that count, unless another number is asked for."""
 MAX_PLAYED_REQUESTS = 20_000
 """The most requests that one prediction plays and counts."""
-MAX_SHARED_TOKENS = 20_000
+MAX_SHARED_TOKENS = 12_000
 """The most tokens of answers that are played on shared cores, in LEAST_SHARED requests or more."""
 LEAST_SHARED = 100
 WARM_SHARE = 0.25

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 
 class EventLine:
-    """Calls of one moment come in the order in which they were put."""
+    """The calls that are still to come; those of one moment come in the order in which they were put.
+
+    Whoever is called may put others: that is how what is played goes on."""
 
     __slots__ = ("_events", "_order", "now_s")
 
