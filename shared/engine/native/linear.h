@@ -176,7 +176,7 @@ class Linear {
   }
   // Items of a product of bf16 on the matrix unit. While that multiplies a tile's rows, the tile before goes
   // where it belongs, and memory is asked for what comes next: for the panel behind this one, by all tiles of
-  // rows that meet it, or, where one does, for what lies a little ahead.
+  // rows that meet it, or, where one does and waits for memory alone, for what lies a little ahead.
   template <class Adapt, class Put>
   void stream(const Rows& rows, int count, int block, int first, int last, Adapt& adapt, Put& put) const {
     using matrix_unit::STEP_LINES, matrix_unit::TILE_ROWS;
@@ -196,15 +196,20 @@ class Linear {
       const int lines = (STEP_LINES + num_tiles - 1) / num_tiles;
       const uint8_t* packed = weights_.data() + panel * panel_bytes_;
       const uint8_t* ahead = packed + (num_tiles == 1 ? PREFETCH_BYTES : panel_bytes_);
+      const bf16* weights = reinterpret_cast<const bf16*>(packed);
       for_each_tile(height, TILE_ROWS, [&](int at, int num) {
         const int puts = (made + steps - 1) / steps;
         float* tile = values == tiles[0] ? tiles[1] : tiles[0];
-        matrix_unit::multiply(unit, rows.row<bf16>(row + at), rows.stride / 2,
-                              reinterpret_cast<const bf16*>(packed), k_, num, tile, [&] {
-                                for (int line = 0; line < lines; ++line, ahead += 64)
-                                  _mm_prefetch(ahead, _MM_HINT_T1);
-                                put_some(puts);
-                              });
+        const bf16* tile_rows = rows.row<bf16>(row + at);
+        if (num_tiles == 1)
+          matrix_unit::multiply<false>(unit, tile_rows, rows.stride / 2, weights, k_, num, tile, [&] {
+            for (int line = 0; line < STEP_LINES; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T0);
+          });
+        else
+          matrix_unit::multiply<true>(unit, tile_rows, rows.stride / 2, weights, k_, num, tile, [&] {
+            for (int line = 0; line < lines; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
+            put_some(puts);
+          });
         put_some(made);
         add_bias(panel, num, tile);
         adapt(row + at, num, panel, tile);

@@ -106,8 +106,9 @@ class Tiles {
 };
 
 // tile [num, 32] = rows @ panel of bf16; `stride` in numbers, `k` even, at most TILE_ROWS rows. In each whole
-// step between() is called: the unit multiplies meanwhile. Rows pass the L1 by, where the panel then stays.
-template <class Between>
+// step between() is called: the unit multiplies meanwhile. Where other rows meet the same panel next
+// (PANEL_STAYS), these pass the L1 by, and leave it to the panel.
+template <bool PANEL_STAYS, class Between>
 MATRIX_UNIT inline void multiply(Tiles& tiles, const bf16* rows, long stride, const bf16* panel, int k,
                                  int num, float* tile, Between&& between) {
   alignas(64) bf16 last_rows[TILE_ROWS][BF16_STEP], last_columns[BF16_STEP * PANEL];
@@ -117,11 +118,18 @@ MATRIX_UNIT inline void multiply(Tiles& tiles, const bf16* rows, long stride, co
   const auto add_step = [&](const bf16* from, const bf16* columns) MATRIX_UNIT {
     _tile_loadd(6, columns, PANEL_ROW_BYTES);
     _tile_loadd(7, columns + PANEL, PANEL_ROW_BYTES);
-    _tile_stream_loadd(4, from, row_bytes);
+    if constexpr (PANEL_STAYS)
+      _tile_stream_loadd(4, from, row_bytes);
+    else
+      _tile_loadd(4, from, row_bytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (!two) return;
-    _tile_stream_loadd(5, reinterpret_cast<const uint8_t*>(from) + UNIT_ROWS * row_bytes, row_bytes);
+    const uint8_t* others = reinterpret_cast<const uint8_t*>(from) + UNIT_ROWS * row_bytes;
+    if constexpr (PANEL_STAYS)
+      _tile_stream_loadd(5, others, row_bytes);
+    else
+      _tile_loadd(5, others, row_bytes);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   };
@@ -131,8 +139,8 @@ MATRIX_UNIT inline void multiply(Tiles& tiles, const bf16* rows, long stride, co
   _tile_zero(3);
   const int whole = k / BF16_STEP * BF16_STEP, rest = k - whole;
   for (int i = 0; i < whole; i += BF16_STEP, rows += BF16_STEP, panel += BF16_STEP * PANEL) {
-    add_step(rows, panel);
     between();
+    add_step(rows, panel);
   }
   if (rest > 0) {
     std::memset(last_rows, 0, sizeof last_rows);
