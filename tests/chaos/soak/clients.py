@@ -1,8 +1,9 @@
 """Clients that ask for all kinds of things without a pause, and judge what they get.
 
 An answer is what it was undisturbed, or its call was given up by its client, or it has expired when it was
-to. What broke with its gateway counts as lost, where a gateway was ended meanwhile; a stream that could be
-gone on with does only where a decode worker was ended too. Everything else is wrong.
+to, or, where a role had nobody for as long as its client waits, has ended as that. What broke with its
+gateway counts as lost, where a gateway was ended meanwhile; a stream that could be gone on with does only
+where a decode worker was ended too. Everything else is wrong.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from penstock.client import Cancelled, Expired, PenstockError, Shed, StreamLost
+from penstock.client import Cancelled, Expired, PenstockError, Shed, StreamLost, Unavailable
 from tests.chaos.soak.asks import ASKS, LONG_TOKENS, NUMBERS, Door, Heard, hear, stream_of
 
+HURRIED = "short of time"
+NOBODY = "instance is ready"
+"""So it is said at a deadline, where a role had nobody until then."""
 WEIGHTS = {
     "stream": 6,
     "events": 4,
@@ -29,7 +33,7 @@ WEIGHTS = {
     "search": 1,
     "long": 1,
     "given up": 2,
-    "short of time": 2,
+    HURRIED: 2,
 }
 LATE_S = 2.0
 """An end may come so much later than its deadline, on a machine that does much else."""
@@ -91,7 +95,7 @@ class Clients:
             door, number = drawn.choice(self.doors), drawn.randrange(NUMBERS)
             if kind == "given up":
                 await self._judge(kind, number, self._give_up(door, number, drawn.random()))
-            elif kind == "short of time":
+            elif kind == HURRIED:
                 await self._judge(kind, number, self._hurry(door, number, 0.1 + drawn.random()))
             else:
                 await self._judge(kind, number, self._ask(kind, door, number))
@@ -112,7 +116,8 @@ class Clients:
         except (PenstockError, OSError, aiohttp.ClientError) as error:
             gone = self._gone_since(began_s - GATEWAY_GONE_S)
             lost = isinstance(error, StreamLost) or "stream_lost" in str(error)
-            if "gateway" in gone and (not lost or "decode" in gone):
+            # One that had little time may have ended by its deadline while its gateway was gone.
+            if "gateway" in gone and (not lost or "decode" in gone or kind == HURRIED):
                 outcome = "lost with its gateway"
             else:
                 outcome = self._wrong(kind, number, f"{type(error).__name__}: {error}")
@@ -153,10 +158,14 @@ class Clients:
             await hear(stream_of(door, number, LONG_TOKENS, deadline_s), heard)
         except Expired:
             outcome = "expired"
+        except Unavailable as error:
+            if NOBODY not in error.message:
+                raise
+            outcome = "nobody in time"
         late_s = time.monotonic() - began_s - deadline_s
         self.tally.late_s.append(late_s)
         if late_s > LATE_S:
-            return self._wrong("short of time", number, f"ends {late_s:.1f} s late")
+            return self._wrong(HURRIED, number, f"ends {late_s:.1f} s late")
         return self._begins_alike(outcome, number, heard)
 
     def _begins_alike(self, outcome: str, number: int, heard: Heard) -> str:

@@ -246,6 +246,23 @@ def test_what_the_terminal_event_says_counts_before_the_status() -> None:
 GONE = client.Unavailable("Socket closed", code="unavailable")
 
 
+@pytest.mark.parametrize("details", [None, "", "CANCELLED"])
+def test_a_call_that_a_leaving_gateway_did_not_take_up_is_sent_again_at_once(details: str | None) -> None:
+    error = errors.error_of(grpc.StatusCode.CANCELLED, details, ())
+    assert type(error) is client.Dropped
+    assert isinstance(error, client.Unavailable)
+    assert [Retry(attempts=2).wait_s(error, attempt, None) for attempt in (1, 2)] == [0.0, None]
+    state = StreamState(request.build_request("hello", {}), Retry(), None)
+    assert (state.wait_s(error), state.attempt) == (0.0, 2)
+    assert isinstance(state.next_message(), client_pb.GenerateRequest)
+
+
+def test_a_stream_that_a_leaving_gateway_dropped_goes_on_at_another() -> None:
+    state = begun()
+    assert state.wait_s(errors.error_of(grpc.StatusCode.CANCELLED, "CANCELLED", ())) == 0.0
+    assert isinstance(state.next_message(), client_pb.ResumeRequest)
+
+
 def begun(retry: Retry | None = None, deadline_s: float | None = None) -> StreamState:
     """A stream of which two tokens have come."""
     state = StreamState(request.build_request("hello", {}), retry or Retry(), deadline_s)

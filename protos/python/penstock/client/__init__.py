@@ -34,6 +34,7 @@ from penstock.client.async_stream import AsyncStream
 from penstock.client.client import Client
 from penstock.client.errors import (
     Cancelled,
+    Dropped,
     Expired,
     InvalidRequest,
     NotFound,
@@ -65,6 +66,7 @@ __all__ = [
     "ChatMessage",
     "Citation",
     "Client",
+    "Dropped",
     "Embedding",
     "Expired",
     "FinishReason",

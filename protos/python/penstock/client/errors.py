@@ -9,6 +9,7 @@ PenstockError
 ├── Expired            a deadline passed
 ├── Cancelled          somebody asked for it to stop
 ├── Unavailable        nobody can serve this now
+│   └── Dropped        a gateway that was leaving has not begun this: it is sent again by itself
 └── ServerError        a bug or a broken machine
 """
 
@@ -26,6 +27,9 @@ from penstock.client._proto import inference_pb2 as pb
 STATUS_DETAILS = "grpc-status-details-bin"
 
 STREAM_LOST = "stream_lost"
+UNEXPLAINED = (None, "", "CANCELLED")
+"""The details that gRPC gives a call which its server neither took up nor refused, as it came while that
+stopped. Who cancels a call, here or by its id, says so."""
 
 Metadata = Iterable[Any]
 """Pairs of a name and a value, text or bytes."""
@@ -84,6 +88,10 @@ class Unavailable(PenstockError):
     pass
 
 
+class Dropped(Unavailable):
+    pass
+
+
 class ServerError(PenstockError):
     pass
 
@@ -111,6 +119,8 @@ def error_of(
         return error_type(
             told.message, code=told.code, hop=told.hop, retry_after_ms=told.retry_after_ms, end=end
         )
+    if status is grpc.StatusCode.CANCELLED and details in UNEXPLAINED:
+        return Dropped("the gateway left before it had begun this: send it again", code="dropped", end=end)
     return error_type(
         details or status.name, code=status.name.lower(), retry_after_ms=_retry_after_ms(trailing), end=end
     )

@@ -1,4 +1,4 @@
-"""Decide when a call that was shed is sent again. Pure: the caller waits."""
+"""Decide when a call that was shed, or that nobody took up, is sent again. Pure: the caller waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from penstock.client.errors import PenstockError, Shed, Unavailable
+from penstock.client.errors import Dropped, PenstockError, Shed, Unavailable
 
 GATEWAY_STOPPING = "gateway_stopping"
 """The code of a stream whose gateway ends: another one goes on with it."""
@@ -35,6 +35,8 @@ class Retry:
     def wait_s(self, error: PenstockError, attempt: int, remaining_s: float | None) -> float | None:
         """Return how long to wait after failed `attempt` (counted from 1); None: the call ends with the
         error."""
+        if isinstance(error, Dropped) and attempt < self.attempts:
+            return 0.0
         if not isinstance(error, Shed) or error.retry_after_ms <= 0 or attempt >= self.attempts:
             return None
         hint_s = error.retry_after_ms / 1000
@@ -46,7 +48,7 @@ class Retry:
         """Return how long to wait before a broken stream is gone on with, after so many tries that brought
         nothing; None: it ends with the error. What a server says of the request is no broken stream, but of a
         try it may say when to come back."""
-        if tried and isinstance(error, Shed):
+        if tried and isinstance(error, Shed | Dropped):
             return self.wait_s(error, tried, remaining_s)
         told = error.end is not None and error.code != GATEWAY_STOPPING
         told = told and not (tried and error.retry_after_ms)
