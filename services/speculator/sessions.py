@@ -90,10 +90,14 @@ class DraftSessions:
     def commit(self, key: str, base: int, token_ids: Sequence[int], wanted: int) -> bool:
         """Make tokens final from position `base` on. False when the session is unknown or would have a gap.
 
+        One with a gap is dropped: decode, which hears of it, does not close what is no session to it.
         A later commit replaces what an earlier one wished for, so a slow drafter skips what is over.
         """
         session = self._sessions.get(key)
-        if session is None or not 0 <= base <= len(session.tokens):
+        if session is None:
+            return False
+        if not 0 <= base <= len(session.tokens):
+            self.drop(key)
             return False
         session.tokens[base:] = token_ids
         session.num_known = min(session.num_known, base)

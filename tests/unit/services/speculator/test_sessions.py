@@ -38,12 +38,16 @@ def test_a_commit_replaces_what_differs_from_it() -> None:
     assert sessions.held()[0].tokens == [1, 9]
 
 
-def test_a_commit_with_a_gap_or_for_nobody_is_refused() -> None:
+@pytest.mark.parametrize("base", [4, -1])
+def test_a_session_that_a_commit_leaves_a_gap_in_is_dropped_as_nobody_would_close_it(base: int) -> None:
     sessions = make_sessions()
     opened(sessions)
-    assert not sessions.commit("a/1", 4, (7,), 1)
-    assert not sessions.commit("a/1", -1, (7,), 1)
-    assert not sessions.commit("b/1", 0, (7,), 1)
+    assert not sessions.commit("a/1", base, (7,), 1)
+    assert sessions.held() == []
+
+
+def test_a_commit_for_nobody_is_refused() -> None:
+    assert not make_sessions().commit("b/1", 0, (7,), 1)
 
 
 def test_a_newer_commit_takes_over_the_wish_of_an_older_one() -> None:
