@@ -23,7 +23,7 @@ from services.gateway.scope.response_buffer import ResponseBuffer
 from services.gateway.scope.session_state import SessionState
 from shared.deadline import SYSTEM_CLOCK
 from shared.degradation import DegradationLevel
-from shared.fairness.share import tenant_digest
+from shared.fairness.share import TenantShare, answer_scope
 from shared.telemetry.trace_context import TraceContext
 
 
@@ -32,7 +32,8 @@ class RequestScope:
     """One request while it runs. `request` is what came in; what its model makes of it is handed on by the
     stages. `rotation` spreads equal choices of instances over the requests of a gateway. `span` is the
     request's own in the trace that its call is a part of. `config` is what is set for this request, with the
-    changes that it has."""
+    changes that it has. `worker_share` names its tenant and `answer_scope` who shares its KV, as workers know
+    them."""
 
     context: SessionContext
     config: GatewayConfig
@@ -47,6 +48,8 @@ class RequestScope:
     request_client: RequestClient
     crash_record: CrashRecord
     meter: RequestMeter
+    worker_share: TenantShare
+    answer_scope: str
     identity: CallIdentity
     span: TraceContext
 
@@ -63,6 +66,8 @@ class RequestScope:
     ) -> Self:
         """A scope in which nothing has happened yet."""
         span = context.sampler.new_span(identity.parent)
+        fleet_key = context.config.fleet_key
+        share = request.share.for_workers(fleet_key)
         return cls(
             context=context,
             config=context.flags.config_of(request.flags),
@@ -80,10 +85,12 @@ class RequestScope:
                 request_id,
                 budget.total,
                 trace=span.header,
-                tenant=tenant_digest(request.tenant, context.config.fleet_key),
+                tenant=share.tenant,
             ),
             crash_record=context.poison_requests.open_record(request_id),
             meter=context.admission_queue.meter(request.share),
+            worker_share=share,
+            answer_scope=answer_scope(request.cache_scope, fleet_key),
             identity=identity,
             span=span,
         )

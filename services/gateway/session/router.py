@@ -29,7 +29,6 @@ from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import NoAnswer, Overloaded, PenstockError, Unavailable
-from shared.fairness.share import answer_scope
 from shared.messages import Accepted, Message
 from shared.roles import ROUTED_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
@@ -75,8 +74,8 @@ class Router:
         self._meter = scope.meter
         self.expected = ExpectedAnswer.of(scope, prepared)
         self._thinking = scope.budget.thinking
-        self._share = scope.meter.share.for_workers(context.config.fleet_key)
-        self._answer_scope = answer_scope(scope.request.cache_scope, context.config.fleet_key)
+        self._share = scope.worker_share
+        self._answer_scope = scope.answer_scope
         self._request_id = scope.request_id
         self._rotation = scope.rotation
         self._cancel_epoch = cancel_epoch

@@ -27,7 +27,6 @@ from shared.blocks.room import blocks_ahead
 from shared.bus.fleet import InstanceView
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, NoAnswer, Overloaded, PenstockError, StaleEpoch, Unavailable
-from shared.fairness.share import answer_scope
 from shared.messages import Accepted, AllowSuccessor, HandOver, HandOverDone, Message, Reserve, Successor
 
 MOST_ASKED_SUCCESSORS = 3
@@ -47,9 +46,9 @@ class SuccessorSearch:
         self._prepared = prepared
         self._trials = trials
         self._state = scope.state
-        self._context = context = scope.context
-        self._share = scope.meter.share.for_workers(context.config.fleet_key)
-        self._answer_scope = answer_scope(scope.request.cache_scope, context.config.fleet_key)
+        self._context = scope.context
+        self._share = scope.worker_share
+        self._answer_scope = scope.answer_scope
         self._searching = False
 
     async def find(self, epoch: int, asked: HandOver, sender: str, total: Deadline) -> Successor:

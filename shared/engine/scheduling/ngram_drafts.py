@@ -77,7 +77,8 @@ class NgramDrafts:
         row = self._rows.get(sequence.key)
         if row is None:
             row = self._rows[sequence.key] = _Row()
-        guess, bet, row.judged = self._from_own_text(row, sequence.tokens, most, price)
+        guess, bet = self._from_own_text(row, sequence.tokens, most, price)
+        row.judged = row.chances
         earlier = self.earlier.of(sequence.answer_scope) if guess.match_tokens < LONGEST_MATCH else None
         if earlier is not None:
             other, others_bet = self._from_earlier_answers(earlier, sequence.tokens, most, price)
@@ -109,13 +110,11 @@ class NgramDrafts:
         if sequence.answer_scope:
             self.earlier.keep(sequence.answer_scope, sequence.tokens, sequence.prompt_len)
 
-    def _from_own_text(
-        self, row: _Row, tokens: Sequence[int], most: int, price: float
-    ) -> tuple[Guess, Bet, MatchChances]:
+    def _from_own_text(self, row: _Row, tokens: Sequence[int], most: int, price: float) -> tuple[Guess, Bet]:
         if row.lookup.num_indexed < len(tokens):
             self._index_room -= row.lookup.index(tokens, self._index_room)
         guess = row.lookup.look_up(tokens, most)
-        return guess, row.chances.bet(guess.match_tokens, len(guess.token_ids), price), row.chances
+        return guess, row.chances.bet(guess.match_tokens, len(guess.token_ids), price)
 
     def _from_earlier_answers(
         self, text: AnswerText, tokens: Sequence[int], most: int, price: float
