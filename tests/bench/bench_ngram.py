@@ -1,5 +1,5 @@
-"""What drafting from a request's own text and from earlier answers brings: tokens per step and second,
-without, with the one and with both in turns.
+"""Measure what drafting from a request's own text and from earlier answers brings: tokens per step and
+second, without, with the one and with both in turns.
 
     python -m tests.bench.bench_ngram --model DIR|FILE [--batch 1,8] [--temperature T] [--prompts N]
                                       [--again T]

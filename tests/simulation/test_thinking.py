@@ -104,7 +104,7 @@ OTHER_GATEWAY = "gateway-1"
 
 @dataclass(slots=True)
 class Heard:
-    """What came of a stream: its token, its tokens, and what was thought and said."""
+    """A stream as its client has it: its token, its tokens, and what was thought and said."""
 
     token: str = ""
     ids: list[int] = field(default_factory=list)

@@ -107,7 +107,7 @@ def test_a_step_beside_a_prompt_takes_longer_on_one_core() -> None:
 
 
 def test_cores_enough_for_all_workers_at_once_stretch_little() -> None:
-    """Of four cores small work takes some now and then."""
+    """Small work takes some of the four cores now and then."""
     assert predict(PROFILE, load(2.0), InstanceCounts(), hosts=2, requests=50).stretch < 1.01
 
 

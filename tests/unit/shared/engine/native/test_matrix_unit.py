@@ -65,7 +65,7 @@ def test_a_row_of_bf16_is_the_same_among_others(kernels: ctypes.CDLL, num_rows: 
 
 
 def test_rows_of_bf16_in_several_blocks_are_what_they_are_alone(kernels: ctypes.CDLL) -> None:
-    """Of 8 kB each, 96 rows are a block; the last one has a tile of a few."""
+    """Rows have 8 kB each, so that 96 are a block; the last one has a tile of a few."""
     packed = NativeLinear.pack(kernels, random_linear("bfloat16", 97, 4096))
     rows = torch.randn(193, 4096, generator=torch.Generator().manual_seed(7))
     for threads in (1, 2):

@@ -1,4 +1,4 @@
-"""What was answered before is found again, within its scope alone, as far as it is kept."""
+"""Earlier answers are found again within their scope alone, as far as they are kept."""
 
 from __future__ import annotations
 
