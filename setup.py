@@ -4,9 +4,12 @@ They are plain shared libraries, loaded with ctypes, so no torch is needed to bu
 or for another kind of CPU, the install goes on, and the engine runs on torch alone.
 """
 
+import copy
+import os
 from glob import glob
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 KERNELS = "shared/engine/native"
 INSTRUCTIONS = {
@@ -14,21 +17,37 @@ INSTRUCTIONS = {
     "_kernels_avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
     "_kernels_avx2": ("-march=x86-64-v3",),
 }
+# By the name of its namespace no object of one set links with those of another.
+NAMESPACE = "-Dpenstock=penstock{}"
 # GCC takes vectors that loops write for unwritten ones, and tells how it hands over structures with vectors.
 WARNINGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
+
+
+class BuildApart(build_ext):
+    """Builds each extension in a folder of its own: they have the same sources, and are built side by side."""
+
+    def build_extension(self, ext):
+        apart = copy.copy(self)
+        apart.build_temp = os.path.join(self.build_temp, ext.name.rpartition(".")[-1])
+        super(BuildApart, apart).build_extension(ext)
+
 
 setup(
     ext_modules=[
         Extension(
             f"{KERNELS}/{name}".replace("/", "."),
             sorted(glob(f"{KERNELS}/*.cpp")),
-            depends=sorted(glob(f"{KERNELS}/*.h")),
-            extra_compile_args=["-O3", "-g0", "-std=c++20", *flags, "-fopenmp", *WARNINGS],
-            extra_link_args=["-fopenmp"],
+            depends=["setup.py", *sorted(glob(f"{KERNELS}/*.h"))],
+            extra_compile_args=[
+                *("-O3", "-g0", "-std=c++20", *flags, "-fopenmp", *WARNINGS),
+                NAMESPACE.format(name.removeprefix("_kernels")),
+            ],
+            extra_link_args=["-fopenmp", "-Wl,-z,defs"],
             language="c++",
             optional=True,
         )
         for name, flags in INSTRUCTIONS.items()
     ],
+    cmdclass={"build_ext": BuildApart},
     options={"build_ext": {"parallel": len(INSTRUCTIONS)}},
 )

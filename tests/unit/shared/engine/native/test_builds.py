@@ -51,6 +51,16 @@ def kernels(build: str) -> ctypes.CDLL:
     return load(path_of(build))
 
 
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_build_has_no_object_of_another(name: str) -> None:
+    """They have the same sources and are built side by side; each has a namespace of its own."""
+    if not path_of(name).is_file():
+        pytest.skip("this build was not made")
+    content = path_of(name).read_bytes()
+    found = {each for each in BUILDS if f"penstock{each.removeprefix('_kernels')}6Linear".encode() in content}
+    assert found == {name}
+
+
 @pytest.fixture(autouse=True)
 def not_remembered() -> Iterator[None]:
     """Nor by the tests after these, which load what their own environment says."""
