@@ -24,7 +24,7 @@ WARNINGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
 
 
 class BuildApart(build_ext):
-    """Builds each extension in a folder of its own: they have the same sources, and are built side by side."""
+    """Builds each extension in a folder of its own: all have the same sources and are built side by side."""
 
     def build_extension(self, ext):
         apart = copy.copy(self)
