@@ -18,7 +18,7 @@ from shared.engine.native.cpu_features import (
 )
 from shared.errors import InternalError
 
-ABI = 31
+ABI = 32
 BUILDS = {
     "_kernels": KERNEL_FEATURES,
     "_kernels_avxvnni": (*HALVES_FEATURES, "avx_vnni"),
@@ -51,9 +51,9 @@ class PackedShape(ctypes.Structure):
     """Twin of PackedShape in linear.h."""
 
     _fields_ = [
-        *((name, ctypes.c_int) for name in ("kind", "out", "width", "group", "gated")),
-        ("parts", Pointer * 5),
-        ("bytes", ctypes.c_long * 5),
+        *((name, ctypes.c_int) for name in ("kind", "out", "width", "group", "gated", "storage")),
+        ("parts", Pointer * 6),
+        ("bytes", ctypes.c_long * 6),
     ]
 
 

@@ -46,6 +46,11 @@ Linear::Linear(Kind kind, int out, int in, int group, bool gated)
   panel_bytes_ = static_cast<long>(k_) * PANEL * bits / 8;
 }
 
+void Linear::store_as(Storage storage) {
+  storage_ = storage;
+  panel_bytes_ = static_cast<long>(k_) * PANEL * bits_in(storage) / 8;
+}
+
 Linear::Linear(const void* weight, Kind kind, const float* bias, int out, int in, bool gated)
     : Linear(kind, out, in, 0, gated) {
   const int item = kind == Kind::BF16 ? 2 : 4, step = kind == Kind::BF16 ? 2 : 1;
@@ -69,6 +74,13 @@ Linear::Linear(Kind kind, const uint8_t* codes, const uint16_t* scales, const ui
                const uint16_t* minima, const float* bias, int out, int in, int group, bool gated)
     : Linear(kind, out, in, group, gated) {
   const int groups = k_ / group;
+  uint8_t levels[MOST_LEVELS], index_of[256];
+  if (kind == Kind::INT8 && group <= LONGEST_PACKED_GROUP)
+    store_as(least_storage(codes, static_cast<long>(out) * in, levels, index_of));
+  if (storage_ == Storage::LEVELS) {
+    levels_ = Buffer<uint8_t>::in_arena(LEVEL_BYTES);
+    for (int at = 0; at < LEVEL_BYTES; ++at) levels_.data()[at] = levels[at % MOST_LEVELS];
+  }
   weights_ = Buffer<uint8_t>::in_arena(weight_bytes());
   scales_ = Buffer<uint16_t>::in_arena(scale_count());
   if (minima == nullptr)
@@ -89,6 +101,8 @@ Linear::Linear(Kind kind, const uint8_t* codes, const uint16_t* scales, const ui
         const uint8_t code = codes[static_cast<long>(row) * in_ + k];
         if (kind == Kind::INT4)
           target[code_place(k, lane)] |= in_high_nibble(k) ? code << 4 : code;
+        else if (storage_ != Storage::BYTES)
+          put_code(storage_, target, k, lane, storage_ == Storage::LEVELS ? index_of[code] : code);
         else
           target[code_place(k, lane)] = code;
       }
@@ -107,10 +121,16 @@ Linear::Linear(Kind kind, const uint8_t* codes, const uint16_t* scales, const ui
 
 Linear::Linear(const PackedShape& packed)
     : Linear(static_cast<Kind>(packed.kind), packed.out, packed.in, packed.group, packed.gated != 0) {
+  const auto storage = static_cast<Storage>(packed.storage);
+  const bool packs = storage == Storage::SIX_BITS || storage == Storage::LEVELS;
+  if (packs ? kind_ != Kind::INT8 || group_ > LONGEST_PACKED_GROUP : storage != Storage::BYTES)
+    throw std::invalid_argument("codes of this kind do not lie in so few bits");
+  if (packs) store_as(storage);
   const size_t minima = packed.parts[4] == nullptr ? 0 : scale_count();
   const size_t expected[] = {weight_bytes(), 2 * scale_count(), scale_count() - minima,
-                             packed.parts[3] == nullptr ? 0 : panels_ * PANEL * sizeof(float), 2 * minima};
-  for (int part = 0; part < 5; ++part)
+                             packed.parts[3] == nullptr ? 0 : panels_ * PANEL * sizeof(float), 2 * minima,
+                             storage == Storage::LEVELS ? LEVEL_BYTES : size_t{0}};
+  for (int part = 0; part < 6; ++part)
     if (static_cast<size_t>(packed.bytes[part]) != expected[part])
       throw std::invalid_argument("a part is not as long as the shape demands");
   weights_ = Buffer<uint8_t>::over(packed.parts[0], expected[0]);
@@ -118,6 +138,7 @@ Linear::Linear(const PackedShape& packed)
   zeros_ = Buffer<uint8_t>::over(packed.parts[2], expected[2]);
   bias_ = Buffer<float>::over(packed.parts[3], expected[3] / sizeof(float));
   minima_ = Buffer<uint16_t>::over(packed.parts[4], minima);
+  levels_ = Buffer<uint8_t>::over(packed.parts[5], expected[5]);
 }
 
 PackedShape Linear::packed() const {
@@ -126,10 +147,11 @@ PackedShape Linear::packed() const {
           in_,
           group_,
           gated_,
-          {weights_.data(), scales_.data(), zeros_.data(), bias_.data(), minima_.data()},
+          static_cast<int>(storage_),
+          {weights_.data(), scales_.data(), zeros_.data(), bias_.data(), minima_.data(), levels_.data()},
           {static_cast<long>(weights_.bytes()), static_cast<long>(scales_.bytes()),
            static_cast<long>(zeros_.bytes()), static_cast<long>(bias_.bytes()),
-           static_cast<long>(minima_.bytes())}};
+           static_cast<long>(minima_.bytes()), static_cast<long>(levels_.bytes())}};
 }
 
 long Linear::code_place(int k, int lane) const {
@@ -242,8 +264,13 @@ void Linear::column(int index, float* row) const {
     } else if (kind_ == Kind::BF16) {
       row[k] = to_float(reinterpret_cast<const bf16*>(packed)[(k / 2 * PANEL + lane) * 2 + k % 2]);
     } else {
-      const uint8_t stored = packed[code_place(k, lane)];
-      const int code = kind_ != Kind::INT4 ? stored : in_high_nibble(k) ? stored >> 4 : stored & 15;
+      int code;
+      if (storage_ != Storage::BYTES) {
+        code = code_at({packed, storage_, levels_.data()}, k, lane);
+      } else {
+        const uint8_t stored = packed[code_place(k, lane)];
+        code = kind_ != Kind::INT4 ? stored : in_high_nibble(k) ? stored >> 4 : stored & 15;
+      }
       const long place = (static_cast<long>(panel) * (k_ / group_) + k / group_) * PANEL + lane;
       const float scale = _cvtsh_ss(scales_.data()[place]);
       if (minima_.data() == nullptr)
@@ -254,9 +281,21 @@ void Linear::column(int index, float* row) const {
   }
 }
 
+StoredCodes Linear::codes_of(int panel, bool many) const {
+  const StoredCodes stored{weights_.data() + panel * panel_bytes_, storage_, levels_.data()};
+  if (storage_ == Storage::BYTES || !many) return stored;
+  static thread_local Buffer<uint8_t> bytes;
+  bytes.reserve(static_cast<size_t>(k_) * PANEL);
+  if (storage_ == Storage::SIX_BITS)
+    unpack_codes<Storage::SIX_BITS>(stored.data, stored.levels, k_, bytes.data());
+  else
+    unpack_codes<Storage::LEVELS>(stored.data, stored.levels, k_, bytes.data());
+  return {bytes.data(), Storage::BYTES, nullptr};
+}
+
 void Linear::multiply_tile(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
-                           float* tile) const {
-  const uint8_t* packed = weights_.data() + panel * panel_bytes_;
+                           const StoredCodes& codes, float* tile) const {
+  const uint8_t* packed = codes.data;
   if (kind_ == Kind::F32)
     with_rows(num, [&]<int R>() {
       multiply_dense<R>(rows.row<float>(first), rows.stride / 4, reinterpret_cast<const float*>(packed), k_,
@@ -268,7 +307,7 @@ void Linear::multiply_tile(matrix_unit::Tiles* unit, const Rows& rows, int first
                         tile);
     });
   else
-    multiply_codes(unit, rows, first, num, panel, tile);
+    multiply_codes(unit, rows, first, num, panel, codes, tile);
   add_bias(panel, num, tile);
 }
 
@@ -283,14 +322,14 @@ void Linear::add_bias(int panel, int num, float* tile) const {
 }
 
 void Linear::multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
-                            float* tile) const {
+                            const StoredCodes& codes, float* tile) const {
   const bool with_minima = minima_.data() != nullptr;
   const long place = static_cast<long>(panel) * rows.groups * PANEL;
   const long group = static_cast<long>(first) * rows.groups;
   const int8_t* high = rows.row<int8_t>(first);
   const QuantizedRows input{
       high, high + k_, rows.stride, rows.scales.data() + group, rows.sums.data() + group, rows.groups};
-  const QuantizedPanel weights{weights_.data() + panel * panel_bytes_, scales_.data() + place,
+  const QuantizedPanel weights{codes, scales_.data() + place,
                                with_minima ? nullptr : zeros_.data() + place,
                                with_minima ? minima_.data() + place : nullptr};
 #ifdef __AVX512F__
@@ -303,9 +342,16 @@ void Linear::multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int firs
 #endif
   const auto run = [&]<Kind KIND, bool MINIMA>() {
     if (unit != nullptr)
-      matrix_unit::multiply_quantized<KIND, MINIMA>(*unit, input, weights, group_, num, tile);
-    else
-      with_rows(num, [&]<int R>() { multiply_quantized<R, KIND, MINIMA>(input, weights, group_, tile); });
+      return matrix_unit::multiply_quantized<KIND, MINIMA>(*unit, input, weights, group_, num, tile);
+    with_rows(num, [&]<int R>() {
+      if constexpr (KIND == Kind::INT8) {
+        if (codes.storage == Storage::SIX_BITS)
+          return multiply_quantized<R, KIND, MINIMA, Storage::SIX_BITS>(input, weights, group_, tile);
+        if (codes.storage == Storage::LEVELS)
+          return multiply_quantized<R, KIND, MINIMA, Storage::LEVELS>(input, weights, group_, tile);
+      }
+      multiply_quantized<R, KIND, MINIMA>(input, weights, group_, tile);
+    });
   };
   const auto run_kind = [&]<Kind KIND>() {
     with_minima ? run.template operator()<KIND, true>() : run.template operator()<KIND, false>();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "code_storage.h"
 #include "matrix_unit.h"
 #include "memory.h"
 #include "thread_pool.h"
@@ -23,9 +24,9 @@ constexpr long CLAIM_BYTES =
 
 // A packed matrix as it lies in memory or in a file; the field order is that of its ctypes twin.
 struct PackedShape {
-  int kind, out, in, group, gated;
-  const void* parts[5];  // weights, scales, zeros, bias, minima; null: has none
-  long bytes[5];
+  int kind, out, in, group, gated, storage;
+  const void* parts[6];  // weights, scales, zeros, bias, minima, levels; null: has none
+  long bytes[6];
 };
 
 // Rows of activations in the form that linears of one kind take: fp32, bf16, or whole numbers with a scale
@@ -78,6 +79,7 @@ class Linear {
 
   // codes [out, in], scales fp16 and zeros [out, ceil(in / group)]: W = (code - zero) * scale. With minima,
   // fp16 of the same shape, W = code * scale + minimum, and zeros are not read. `group` is a multiple of 16.
+  // Codes of INT8 lie in as few bits as hold all of them.
   Linear(Kind kind, const uint8_t* codes, const uint16_t* scales, const uint8_t* zeros,
          const uint16_t* minima, const float* bias, int out, int in, int group, bool gated);
 
@@ -93,6 +95,7 @@ class Linear {
   Kind kind() const { return kind_; }
   int group() const { return group_; }
   bool quantized() const { return kind_ != Kind::F32 && kind_ != Kind::BF16; }
+  Storage storage() const { return storage_; }
   size_t bytes() const { return weights_.bytes() + scales_.bytes() + zeros_.bytes() + minima_.bytes(); }
 
   // Room for `count` rows of this linear's input. Not while a team runs.
@@ -127,9 +130,10 @@ class Linear {
       alignas(64) float tile[MOST_TILE_ROWS * PANEL];
       matrix_unit::Tiles tiles;
       for (int item = first; item < last; ++item) {
-        const int row = item / panels_ * block, panel = item % panels_;
-        for_each_tile(std::min(block, count - row), tile_rows, [&](int at, int num) {
-          multiply_tile(on_unit ? &tiles : nullptr, rows, row + at, num, panel, tile);
+        const int row = item / panels_ * block, panel = item % panels_, height = std::min(block, count - row);
+        const StoredCodes codes = codes_of(panel, on_unit || height > tile_rows);
+        for_each_tile(height, tile_rows, [&](int at, int num) {
+          multiply_tile(on_unit ? &tiles : nullptr, rows, row + at, num, panel, codes, tile);
           adapt(row + at, num, panel, tile);
           for (int r = 0; r < num; ++r)
             put(row + at + r, panel, _mm512_load_ps(tile + r * PANEL),
@@ -147,6 +151,7 @@ class Linear {
 
  private:
   Linear(Kind kind, int out, int in, int group, bool gated);  // the shape alone
+  void store_as(Storage storage);                             // before there are weights
 
   size_t weight_bytes() const { return panels_ * panel_bytes_ + PREFETCH_BYTES; }
   size_t scale_count() const {
@@ -219,11 +224,13 @@ class Linear {
     put_some(made);
   }
 
+  // A panel as it lies in memory, or as bytes where it has `many` uses: then until the thread asks again.
+  StoredCodes codes_of(int panel, bool many) const;
   // `unit` null: on vectors. At most as many rows as `most_rows` says.
   void multiply_tile(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
-                     float* tile) const;
+                     const StoredCodes& codes, float* tile) const;
   void multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
-                      float* tile) const;
+                      const StoredCodes& codes, float* tile) const;
   void add_bias(int panel, int num, float* tile) const;
 
   Kind kind_;
@@ -231,12 +238,14 @@ class Linear {
   int panels_;
   int group_;
   bool gated_;
+  Storage storage_ = Storage::BYTES;  // of codes of INT8
   long panel_bytes_;
   Buffer<uint8_t> weights_;
   Buffer<uint16_t> scales_;  // fp16 [panels, groups, 32]
   Buffer<uint8_t> zeros_;    // [panels, groups, 32]; none where there are minima
   Buffer<uint16_t> minima_;  // fp16 [panels, groups, 32]
   Buffer<float> bias_;       // [panels, 32]
+  Buffer<uint8_t> levels_;   // [LEVEL_BYTES]; none but of LEVELS
 };
 
 }  // namespace penstock

@@ -39,7 +39,7 @@ MATRIX_UNIT void multiply_quantized(Tiles& tiles, const QuantizedRows& rows, Qua
   tiles.lay_out(num, step, low_step);
   for (int at = 0; at < num * PANEL; at += LANES) _mm512_store_ps(tile + at, _mm512_setzero_ps());
   for (int g = 0; g < rows.groups; ++g) {
-    const uint8_t* codes = panel.codes;
+    const uint8_t* codes = panel.codes.data;
     if constexpr (PACKED) {
       unpack(codes, group, unpacked);
       codes = unpacked;
@@ -51,7 +51,7 @@ MATRIX_UNIT void multiply_quantized(Tiles& tiles, const QuantizedRows& rows, Qua
     _tile_zero(3);
     for (int k = 0; k < group; k += step) {
       const uint8_t* columns = codes + k * PANEL;
-      const uint8_t* low_columns = panel.codes + k * PANEL / COLUMNS_PER_BYTE<KIND>;
+      const uint8_t* low_columns = panel.codes.data + k * PANEL / COLUMNS_PER_BYTE<KIND>;
       _tile_loadd(4, high + k, rows.stride);
       if constexpr (LOW) _tile_loadd(5, low + k / COLUMNS_PER_BYTE<KIND>, rows.stride);
       _tile_loadd(6, columns, PANEL_ROW_BYTES);
@@ -73,7 +73,7 @@ MATRIX_UNIT void multiply_quantized(Tiles& tiles, const QuantizedRows& rows, Qua
       _tile_stored(2, sums[2], STEP_BYTES);
       _tile_stored(3, sums[3], STEP_BYTES);
     }
-    panel.codes += group * PANEL / COLUMNS_PER_BYTE<KIND>;
+    panel.codes.data += group * PANEL / COLUMNS_PER_BYTE<KIND>;
     high += group;
     low += group / COLUMNS_PER_BYTE<KIND>;
     for (int half = 0; half < 2; ++half) {

@@ -78,8 +78,8 @@ inline void unpack_nibbles(const uint8_t* codes, int count, bf16* columns) {
 // The next `groups` groups of a panel.
 template <bool MINIMA>
 void unpack(QuantizedPanel& panel, int groups, int group, Chunk& chunk) {
-  unpack_nibbles(panel.codes, groups * group, chunk.columns);
-  panel.codes += groups * group * PANEL / 2;
+  unpack_nibbles(panel.codes.data, groups * group, chunk.columns);
+  panel.codes.data += groups * group * PANEL / 2;
   for (int at = 0; at < groups; ++at, panel.next_group<MINIMA>())
     for (int half = 0; half < 2; ++half) {
       const GroupScales<MINIMA> scales(panel, half);

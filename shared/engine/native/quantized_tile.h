@@ -4,13 +4,13 @@
 
 #include <cstring>
 
+#include "code_storage.h"
 #include "linear.h"
 #include "quantized_rows.h"
 
 namespace penstock {
 
 constexpr int DOT_WIDTH = 4;               // int8 products that one VNNI lane adds up
-constexpr int CODE_PREFETCH_BYTES = 8192;  // codes are used up several times as fast as floats
 // Rows whose high and low sums have room in registers beside each other.
 constexpr int MAX_ROWS_AT_ONCE = WHOLE_VECTORS ? 4 : 2;
 
@@ -28,7 +28,7 @@ struct QuantizedRows {
   int groups;
 };
 struct QuantizedPanel {
-  const uint8_t* codes;
+  StoredCodes codes;
   const uint16_t* scales;
   const uint8_t* zeros;
   const uint16_t* minima;
@@ -130,12 +130,13 @@ inline void add_nibbles(const int8_t* high, const int8_t* low, long stride, cons
   }
 }
 
-template <int R, bool HIGH, bool LOW>
+// Codes that were unpacked just now are FETCHED.
+template <int R, bool HIGH, bool LOW, bool FETCHED>
 inline void add_bytes(const int8_t* high, const int8_t* low, long stride, const uint8_t* codes, int group,
                       int first, Sums (&highs)[R][2], Sums (&lows)[R][2]) {
   for (int k = 0; k < group; k += DOT_WIDTH) {
     const uint8_t* block = codes + k * PANEL;
-    if constexpr (HIGH) fetch_ahead(block, 2);
+    if constexpr (HIGH && !FETCHED) fetch_ahead(block, 2);
     __m512i b[VECTORS_AT_ONCE];
 #pragma GCC unroll 2
     for (int each = 0; each < VECTORS_AT_ONCE; ++each)
@@ -159,7 +160,7 @@ inline void add_bytes(const int8_t* high, const int8_t* low, long stride, const 
 }
 
 // The products of one group with the rows' high bytes, low bytes or both, which then go to sums of their own.
-template <int R, Kind KIND, bool HIGH, bool LOW>
+template <int R, Kind KIND, bool HIGH, bool LOW, bool FETCHED>
 inline void add_group(const int8_t* high, const int8_t* low, long stride, const uint8_t* codes, int group,
                       Sums (&highs)[R][2], Sums (&lows)[R][2]) {
 #pragma GCC unroll 2
@@ -167,38 +168,45 @@ inline void add_group(const int8_t* high, const int8_t* low, long stride, const 
     if constexpr (KIND == Kind::INT4)
       add_nibbles<R, HIGH, LOW>(high, low, stride, codes, group, first, highs, lows);
     else
-      add_bytes<R, HIGH, LOW>(high, low, stride, codes, group, first, highs, lows);
+      add_bytes<R, HIGH, LOW, FETCHED>(high, low, stride, codes, group, first, highs, lows);
 }
 
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
-template <int R, Kind KIND, bool MINIMA>
+template <int R, Kind KIND, bool MINIMA, Storage STORAGE = Storage::BYTES>
 void multiply_quantized(const QuantizedRows& rows, QuantizedPanel panel, int group, float* tile) {
   constexpr int SHIFT = HIGH_SHIFT<KIND>;
+  constexpr bool UNPACKED = STORAGE != Storage::BYTES;
+  alignas(64) uint8_t unpacked[UNPACKED ? LONGEST_PACKED_GROUP * PANEL : 64];
   const int8_t *high = rows.high, *low = rows.low;
   __m512 total[R][2];
   clear<R>(total);
   for (int g = 0; g < rows.groups; ++g) {
+    const uint8_t* codes = panel.codes.data;
+    if constexpr (UNPACKED) {
+      unpack_codes<STORAGE>(codes, panel.codes.levels, group, unpacked);
+      codes = unpacked;
+    }
     Sums sum[R][2];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = Sums{};
     if constexpr (KIND == Kind::INT8_COARSE) {
-      add_group<R, KIND, true, false>(high, low, rows.stride, panel.codes, group, sum, sum);
+      add_group<R, KIND, true, false, UNPACKED>(high, low, rows.stride, codes, group, sum, sum);
     } else if constexpr (R <= MAX_ROWS_AT_ONCE) {
       Sums lows[R][2];
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) lows[r][0] = lows[r][1] = Sums{};
-      add_group<R, KIND, true, true>(high, low, rows.stride, panel.codes, group, sum, lows);
+      add_group<R, KIND, true, true, UNPACKED>(high, low, rows.stride, codes, group, sum, lows);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r)
         for (int half = 0; half < 2; ++half) sum[r][half] = (sum[r][half] << SHIFT) + lows[r][half];
     } else {
-      add_group<R, KIND, true, false>(high, low, rows.stride, panel.codes, group, sum, sum);
+      add_group<R, KIND, true, false, UNPACKED>(high, low, rows.stride, codes, group, sum, sum);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r)
         for (int half = 0; half < 2; ++half) sum[r][half] <<= SHIFT;
-      add_group<R, KIND, false, true>(high, low, rows.stride, panel.codes, group, sum, sum);
+      add_group<R, KIND, false, true, UNPACKED>(high, low, rows.stride, codes, group, sum, sum);
     }
-    panel.codes += group * PANEL / COLUMNS_PER_BYTE<KIND>;
+    panel.codes.data += group * PANEL * bits_in(STORAGE) / 8 / COLUMNS_PER_BYTE<KIND>;
     high += group;
     low += group / COLUMNS_PER_BYTE<KIND>;
 #pragma GCC unroll 2

@@ -190,6 +190,8 @@
 #define _mm512_shuffle_epi32(a, how) penstock::halves::shuffle_epi32<how>(a)
 #undef _mm512_shuffle_i32x4
 #define _mm512_shuffle_i32x4(a, b, how) penstock::halves::shuffle_i32x4<how>(a, b)
+#undef _mm512_shuffle_epi8
+#define _mm512_shuffle_epi8 penstock::halves::shuffle_epi8
 #undef _mm512_slli_epi32
 #define _mm512_slli_epi32 penstock::halves::slli_epi32
 #undef _mm512_slli_epi64
