@@ -8,9 +8,14 @@ import torch
 
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, quantize_rows
 
-QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima"]
+STORED_IN_FEWER_BITS = {"int8 below 64": range(64), "int8 of levels": (*range(0, 238, 17), 254, 255)}
+"""What codes of such matrices are: of 8 bits, which lie in 6 and 4."""
+QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima", *STORED_IN_FEWER_BITS]
 FORMATS = ["float32", "bfloat16", *QUANTIZED]
-ROUNDING = [["float32"], ["bfloat16"], ["int8", "int8 with minima"], ["int4", "int4 with minima"]]
+ROUNDING = [
+    *(["float32"], ["bfloat16"]),
+    *(["int8", "int8 with minima", *STORED_IN_FEWER_BITS], ["int4", "int4 with minima"]),
+]
 """Those of FORMATS, together where rows are rounded alike."""
 ROWS_AT_ONCE = 64
 """The rows whose numbers in double stay in a cache."""
@@ -24,7 +29,8 @@ def random_linear(kind: str, out: int, width: int, *, bias: bool = True, group: 
         return DenseLinear(weight.to(getattr(torch, kind)), added)
     bits = 8 if kind.startswith("int8") else 4
     groups = -(-width // group)
-    codes = torch.randint(0, 2**bits, (out, width), dtype=torch.uint8, generator=generator)
+    values = torch.tensor(STORED_IN_FEWER_BITS.get(kind, range(2**bits)), dtype=torch.uint8)
+    codes = values[torch.randint(0, len(values), (out, width), generator=generator)]
     zeros = torch.randint(0, 2**bits, (out, groups), dtype=torch.uint8, generator=generator)
     scales = torch.rand(out, groups, generator=generator).half() / 2**bits
     if not kind.endswith("minima"):

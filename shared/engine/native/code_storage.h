@@ -1,10 +1,10 @@
-// Where codes of 8 bits lie in a panel: as the bytes that products take, or, where all codes of a matrix allow
-// it, in fewer bits, to be unpacked on the way. Products are the same, and memory gives fewer bytes: of Q5_K
-// and Q6_K codes have 5 and 6 bits, and the levels of MXFP4 and IQ4 are 16 at most.
+// Where codes of 8 bits lie in a panel: as the bytes that products take, or, where all codes of a matrix
+// allow it, in fewer bits, to be unpacked on the way. Products are the same, and memory gives fewer bytes: of
+// Q5_K and Q6_K codes have 5 and 6 bits, and the levels of MXFP4 and IQ4 are 16 at most.
 //
 // Of 16 columns, quad q are columns 4 q to 4 q + 3, and a vector is a quad of 16 rows of the matrix. Two
-// vectors share one of nibbles, quads q and q + 2, the lower ones first; of SIX_BITS the two upper bits of all
-// four quads follow, quad q's from bit 2 q of a byte on.
+// vectors share one of nibbles, quads q and q + 2, the lower ones first; of SIX_BITS the two upper bits of
+// all four quads follow, quad q's from bit 2 q of a byte on.
 #pragma once
 
 #include "quantized_rows.h"
@@ -15,7 +15,7 @@ namespace penstock {
 enum class Storage : int { BYTES = 0, SIX_BITS = 1, LEVELS = 2 };
 
 constexpr int MOST_LEVELS = 16;
-constexpr int LEVEL_BYTES = 64;          // the levels' codes, as often as a vector has room for them
+constexpr int LEVEL_BYTES = 64;            // the levels' codes, as often as a vector has room for them
 constexpr int LONGEST_PACKED_GROUP = 512;  // of which the bytes are on the stack
 constexpr int CODE_PREFETCH_BYTES = 8192;  // codes are used up several times as fast as floats
 
@@ -34,8 +34,8 @@ struct StoredCodes {
   }
 };
 
-// The least storage that `count` codes fit in. Of LEVELS, `levels` [MOST_LEVELS] are the codes, ascending, and
-// `index_of` [256] says which one a code is.
+// The least storage that `count` codes fit in. Of LEVELS, `levels` [MOST_LEVELS] are the codes, ascending,
+// and `index_of` [256] says which one a code is.
 inline Storage least_storage(const uint8_t* codes, long count, uint8_t* levels, uint8_t* index_of) {
   bool seen[256] = {};
   for (long at = 0; at < count; ++at) seen[codes[at]] = true;

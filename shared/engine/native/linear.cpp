@@ -127,8 +127,11 @@ Linear::Linear(const PackedShape& packed)
     throw std::invalid_argument("codes of this kind do not lie in so few bits");
   if (packs) store_as(storage);
   const size_t minima = packed.parts[4] == nullptr ? 0 : scale_count();
-  const size_t expected[] = {weight_bytes(), 2 * scale_count(), scale_count() - minima,
-                             packed.parts[3] == nullptr ? 0 : panels_ * PANEL * sizeof(float), 2 * minima,
+  const size_t expected[] = {weight_bytes(),
+                             2 * scale_count(),
+                             scale_count() - minima,
+                             packed.parts[3] == nullptr ? 0 : panels_ * PANEL * sizeof(float),
+                             2 * minima,
                              storage == Storage::LEVELS ? LEVEL_BYTES : size_t{0}};
   for (int part = 0; part < 6; ++part)
     if (static_cast<size_t>(packed.bytes[part]) != expected[part])
@@ -329,8 +332,7 @@ void Linear::multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int firs
   const int8_t* high = rows.row<int8_t>(first);
   const QuantizedRows input{
       high, high + k_, rows.stride, rows.scales.data() + group, rows.sums.data() + group, rows.groups};
-  const QuantizedPanel weights{codes, scales_.data() + place,
-                               with_minima ? nullptr : zeros_.data() + place,
+  const QuantizedPanel weights{codes, scales_.data() + place, with_minima ? nullptr : zeros_.data() + place,
                                with_minima ? minima_.data() + place : nullptr};
 #ifdef __AVX512F__
   if (unit != nullptr && rows.wide) {

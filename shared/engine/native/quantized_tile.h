@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-constexpr int DOT_WIDTH = 4;               // int8 products that one VNNI lane adds up
+constexpr int DOT_WIDTH = 4;  // int8 products that one VNNI lane adds up
 // Rows whose high and low sums have room in registers beside each other.
 constexpr int MAX_ROWS_AT_ONCE = WHOLE_VECTORS ? 4 : 2;
 

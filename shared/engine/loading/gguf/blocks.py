@@ -12,11 +12,12 @@
 | IQ4_XS | 256 | 4 bits | 32 | (d s) level(code), s of 6 bits |
 | MXFP4 | 32 | 4 bits | 32 | 2 ** (e - 128) twice the e2m1 number, e of 8 bits |
 
-Codes of 2 and 3 bits are held in 4, those of 5 and 6 in 8. Levels and e2m1 numbers are held as what they
-stand for, in 8 bits. The float16 numbers of a block are taken as they are, so the weights of Q4_0 to Q8_0 and
-IQ4_NL are exactly those of the file, and those of MXFP4 where their power of two is one of float16's, from
-2 ** -24 on (below it they are nought). A product d s of the others is rounded to float16: a scale or a least
-weight is off by 2 ** -11 of itself at most, where bfloat16 would round a weight by 2 ** -9.
+Codes of 2 and 3 bits are held in 4, those of 5 and 6 in 8, of which the kernels keep as few as hold all of a
+matrix. Levels and e2m1 numbers are held as what they stand for, in 8 bits. The float16 numbers of a block are
+taken as they are, so the weights of Q4_0 to Q8_0 and IQ4_NL are exactly those of the file, and those of MXFP4
+where their power of two is one of float16's, from 2 ** -24 on (below it they are nought). A product d s of
+the others is rounded to float16: a scale or a least weight is off by 2 ** -11 of itself at most, where
+bfloat16 would round a weight by 2 ** -9.
 """
 
 from __future__ import annotations

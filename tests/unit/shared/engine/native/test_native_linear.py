@@ -171,7 +171,7 @@ def test_what_is_laid_over_the_parts_of_a_packed_matrix_multiplies_as_it_does(
     assert over.nbytes == packed.nbytes
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_a_part_of_another_length_is_refused(kernels: ctypes.CDLL, kind: str, part: int) -> None:
     packed = NativeLinear.pack(kernels, random_linear(kind, 70, 130))
