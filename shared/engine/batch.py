@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -31,6 +32,24 @@ class Span(NamedTuple):
         return self.start + self.num_rows
 
 
+class Taps:
+    """The residual stream after some decoder layers, of the rows that have logits: what a draft head reads.
+
+    A forward pass overwrites what the one before has left.
+    """
+
+    def __init__(self, layers: Sequence[int], hidden_size: int) -> None:
+        """`layers` ascend, the first layer is 0."""
+        self.layers = tuple(layers)
+        self.rows = torch.empty(0, len(self.layers), hidden_size)
+
+    def room(self, num_rows: int) -> Tensor:
+        """Return float32 [num_rows, layers, hidden] for a backend to write."""
+        if num_rows > len(self.rows):
+            self.rows = torch.empty(num_rows, *self.rows.shape[1:])
+        return self.rows[:num_rows]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """`token_ids` [T] are the spans' tokens in span order; `logit_rows` [R] ascend."""
@@ -39,6 +58,7 @@ class Batch:
     spans: Sequence[Span]
     logit_rows: Sequence[int]
     on_kv_written: Callable[[int], None] | None = None  # (layer): K and V of all rows are in the pool
+    taps: Taps | None = None  # to be filled; only the backends of one process on the CPU do so
 
 
 class Model(Protocol):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shared.engine.batch import Batch, Model, PackedAdapter, Span
+from shared.engine.batch import Batch, Model, PackedAdapter, Span, Taps
 
 LayerCallback = Callable[[int, int, int], None]
 """(layer, start_token, end_token): K and V of that token range are in the pool for that layer."""
@@ -26,10 +26,11 @@ class ModelInput(NamedTuple):
 
 
 class ModelRunner:
-    """Runs a `Model`, whichever backend it is."""
+    """Runs a `Model`, whichever backend it is. `taps`, unless None, are filled with every batch."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, taps: Taps | None = None) -> None:
         self._model = model
+        self.taps = taps
 
     def compute_logits(self, inputs: Sequence[ModelInput]) -> Tensor:
         """float32 logits [sum of num_logits, vocab], in the order of `inputs`, until the next call."""
@@ -40,7 +41,7 @@ class ModelRunner:
             token_ids += ids
             logit_rows += range(len(token_ids) - num_logits, len(token_ids))
             spans.append(Span(start, len(ids), tables, adapter))
-        return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs)))
+        return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs), self.taps))
 
     def compute_all(
         self,

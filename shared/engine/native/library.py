@@ -102,6 +102,9 @@ class BatchShape(ctypes.Structure):
             for name in ("token_ids", "starts", "counts", "first_blocks", "blocks", "logit_row", "adapters")
         ),
         ("on_kv_written", KvWritten),
+        ("taps", ctypes.c_int),
+        ("tap_layer", Pointer),
+        ("tapped", Pointer),
     ]
 
 

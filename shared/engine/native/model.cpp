@@ -141,7 +141,10 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
 
     team.share(rows, claim, [&](int first, int end, int rank) {
       for (int row = first; row < end; ++row) {
-        if (index > 0) add_projected(row, out_norm, rank);
+        if (index > 0) {
+          add_projected(row, out_norm, rank);
+          keep_tap(batch, index - 1, row);
+        }
         const float* normed = normalized(hidden(row), shape.attention_in_norm, rank);
         shape.qkv->prepare(normed, *layer.qkv_in, row);
         take(*shape.qkv, normed, row);
@@ -213,6 +216,8 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
   team.share(batch.logit_rows, claim, [&](int first, int end, int rank) {
     for (int logit = first; logit < end; ++logit) {
       add_projected(computed(logit), out_norm, rank);
+      float* const last = tap(batch, static_cast<int>(layers_.size()) - 1, logit);
+      if (last != nullptr) std::memcpy(last, hidden(computed(logit)), shape_.hidden * sizeof(float));
       shape_.head->prepare(normalized(hidden(computed(logit)), shape_.final_norm, rank), *head_in_, logit);
     }
   });
@@ -230,6 +235,23 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
     _mm512_mask_storeu_ps(out, first_lanes(left), low);
     _mm512_mask_storeu_ps(out + LANES, first_lanes(left - LANES), high);
   });
+}
+
+// Where the residual stream after `layer` goes for the row of a logit; null: nobody wants it.
+float* Model::tap(const BatchShape& batch, int layer, int logit) const {
+  const int* const end = batch.tap_layer + batch.taps;
+  const int* const place = std::find(batch.tap_layer, end, layer);
+  if (place == end) return nullptr;
+  return batch.tapped + (static_cast<long>(logit) * batch.taps + (place - batch.tap_layer)) * shape_.hidden;
+}
+
+void Model::keep_tap(const BatchShape& batch, int layer, int row) {
+  if (tap(batch, layer, 0) == nullptr) return;
+  const int* const end = batch.logit_row + batch.logit_rows;
+  const int* const place = std::lower_bound(batch.logit_row, end, row);
+  if (place != end && *place == row)
+    std::memcpy(tap(batch, layer, static_cast<int>(place - batch.logit_row)), hidden(row),
+                shape_.hidden * sizeof(float));
 }
 
 void Model::embed(int token_id, float* row) const {

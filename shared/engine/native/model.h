@@ -75,6 +75,9 @@ struct BatchShape {
   const int* logit_row;     // [logit_rows] ascending
   const LowRankShape* const* adapters;  // [spans] each [layers][matrices], null: none; null: no span has one
   void (*on_kv_written)(int layer);     // may be null; called on the caller's thread
+  int taps;
+  const int* tap_layer;  // [taps] ascending
+  float* tapped;         // [logit_rows][taps][hidden]: the residual stream after those layers; null: no taps
 };
 
 // A row against one KV head, whose keys several items share.
@@ -112,6 +115,9 @@ class Model {
   void forward(const BatchShape& batch, float* logits);
   // Makes all that a forward pass leaves behind unusable: what the next one reads of it shows as NaN.
   void poison();
+  // What the first layer takes in for a token, fp32 [hidden].
+  void embed(int token_id, float* row) const;
+  int hidden_size() const { return shape_.hidden; }
 
  private:
   enum Role { QKV, OUTPUT, ROUTER, MLP, EXPERT, DOWN, HEAD };
@@ -123,7 +129,8 @@ class Model {
   View view_of(const BatchShape& batch, bool logits_only, const LayerShape& layer, int threads) const;
   void add_items(View& view, int span, int shares, double fair_keys) const;
   void compute(const BatchShape& batch, float* logits, Team& team);
-  void embed(int token_id, float* row) const;
+  void keep_tap(const BatchShape& batch, int layer, int row);
+  float* tap(const BatchShape& batch, int layer, int logit) const;
   void fetch_kv(const Layer& layer, const View& view) const;
   void rotate_and_store(const Layer& layer, int row);
   template <class E, class Meanwhile>

@@ -120,6 +120,11 @@ class NativeModel:
             None if adapters is None else ctypes.addressof(adapters),
             _heard(batch.on_kv_written, failures),
         )
+        taps = batch.taps
+        if taps is not None:
+            layers = array("i", taps.layers)
+            shape.taps, shape.tap_layer = len(layers), layers.buffer_info()[0]
+            shape.tapped = taps.room(num_logits).data_ptr()
         if self._kernels.penstock_forward(self._handle, ctypes.byref(shape), self._logits.data_ptr()):
             raise InternalError("no memory for the activations of a step; lower max_batch_tokens")
         if failures:

@@ -96,7 +96,7 @@ class TorchModel:
         else:
             parts = [self._part(token_ids, spans)]
         logit_rows = place[torch.tensor(batch.logit_rows, dtype=torch.int64)].to(self._device)
-        hidden = self._layers(parts, batch)
+        hidden = self._layers(parts, batch, logit_rows)
         together = torch.split(logit_rows, 1) if self._deterministic else [logit_rows]
         return torch.cat([self._logits(hidden.index_select(0, chosen)) for chosen in together]).cpu()
 
@@ -125,7 +125,7 @@ class TorchModel:
         spans = torch.floor(positions / config.query_growth_tokens)
         return (1 + config.query_growth * torch.log(1 + spans)).to(self._dtype)[:, None, None]
 
-    def _layers(self, parts: Sequence[Part], batch: Batch) -> Tensor:
+    def _layers(self, parts: Sequence[Part], batch: Batch, logit_rows: Tensor) -> Tensor:
         """[T, hidden] after the last layer."""
         scale = self._config.residual_scale
         states = [self._embed(part.token_ids) for part in parts]
@@ -143,6 +143,9 @@ class TorchModel:
                 hidden = before + self._scaled(self._normed(mixed, weights.attention_out_norm), scale)
                 fed = before if self._config.norms == "shared" else hidden
                 states[index] = hidden + self._scaled(self._mlp(layer, weights, fed, part), scale)
+            if batch.taps is not None and layer in batch.taps.layers:
+                room = batch.taps.room(len(logit_rows))
+                room[:, batch.taps.layers.index(layer)] = torch.cat(states).index_select(0, logit_rows)
         return torch.cat(states)
 
     def _embed(self, token_ids: Tensor) -> Tensor:
