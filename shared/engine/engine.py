@@ -15,6 +15,7 @@ from shared.blocks.block_hash import BlockHasher
 from shared.engine.adapters import AdapterInfo, AdapterRegistry
 from shared.engine.affinity import stay_on
 from shared.engine.backends import BackendName, MakeModel, backend_name, build_model, build_pool, is_native
+from shared.engine.branching import Branching
 from shared.engine.core_arbiter import CoreArbiter
 from shared.engine.cost_model import CostModel
 from shared.engine.engine_config import EngineConfig
@@ -29,7 +30,6 @@ from shared.engine.memory.block_pool import BlockPool
 from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
 from shared.engine.model_runner import LayerCallback, ModelRunner
-from shared.engine.outlet import Outlet
 from shared.engine.results import (
     NO_STEP,
     AdmitResult,
@@ -70,7 +70,7 @@ CHECK_BLOCKS = 4096
 """The blocks that an idle engine checks at a time; what waits for it waits no longer than that."""
 
 
-class Engine(Outlet):
+class Engine(Branching):
     """One model, one KV pool, the sequences in it.
 
     `pool_buffer(nbytes)` supplies the pool's memory when the caller wants to own it. `on_loaded` is told of
@@ -208,6 +208,12 @@ class Engine(Outlet):
     def threads_now(self) -> int:
         """The number of threads, of `config.threads`, that would compute a step now. From any thread."""
         return self.config.threads if self._slot is None else self._slot.threads
+
+    @property
+    def shares_cores_now(self) -> bool:
+        """Return whether others compute on the cores of this engine now, or would if it did not."""
+        threads = self.config.threads
+        return self._slot is not None and (threads == 1 or self._slot.threads < threads)
 
     @property
     def has_work(self) -> bool:

@@ -115,6 +115,7 @@ class EngineCore:
             len(work.drafts),
             looked_up=work.match_tokens > 0,
             fault=drawn.fault,
+            candidates=drawn.candidates,
         )
 
 

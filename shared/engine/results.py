@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shared.engine.sampling.candidates import Candidate
 from shared.engine.sequence import LiveSequence
 from shared.errors import PenstockError
 from shared.sampling.parameters import TokenLogprob
@@ -59,7 +60,8 @@ class TokenOutput(NamedTuple):
     `finish_reason` is "stop" (the last token is an end or stop id, or completed the grammar), "length",
     "error" (the sequence's own constraints, or logits that are no numbers, left nothing to draw; `fault` says
     why where its grammar cannot be followed) or None. `looked_up`: the drafts were found in the sequence's
-    own text, nobody had offered them.
+    own text, nobody had offered them. `candidates`: of each token, the likeliest outcomes of its draw, where
+    they are ranked for this sequence.
     """
 
     key: str
@@ -71,6 +73,7 @@ class TokenOutput(NamedTuple):
     proposed_drafts: int
     looked_up: bool = False
     fault: PenstockError | None = None
+    candidates: tuple[tuple[Candidate, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class LiveSequence:
     prefilling: bool = True  # has not drawn a token since its KV was (re)started
     drafts: tuple[int, ...] = ()
     acceptance: float = STARTING_ACCEPTANCE  # how often its drafts are right
+    num_candidates: int = 0  # outcomes of each draw that are told with it
     offloaded_tokens: int = 0  # preempted: KV of this many tokens waits outside of the pool
 
     @property

@@ -143,6 +143,7 @@ ENGINE_ORDER = (
     "engine_core",
     "intake",
     "outlet",
+    "branching",
     "engine",
     "llm",
     "measuring",

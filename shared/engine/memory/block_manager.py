@@ -77,6 +77,25 @@ class BlockManager:
             sequence.tables.append(BlockTable(theirs.group, theirs.window, blocks, first, committed))
             self._blocks.retain(blocks[first:])
 
+    def branch_blocks(
+        self, sequence: LiveSequence, source: LiveSequence, num_kept: int, num_tokens: int
+    ) -> None:
+        """`sequence` shares KV of its first `num_kept` tokens with `source`, which may go on, and gets blocks
+        for `num_tokens`: the full ones are the same, the other is a copy. Raises Overloaded, taking none."""
+        full, end = num_kept // HASH_BLOCK_TOKENS, blocks_for(num_tokens)
+        new = self._blocks.allocate((end - full) * len(source.tables), source.share)
+        for theirs in source.tables:
+            own, new = new[: end - full], new[end - full :]
+            if num_kept % HASH_BLOCK_TOKENS:
+                self._copy_block(theirs.blocks[full], own[0])
+            first = min(full, theirs.window.first_block(num_kept))
+            shared = theirs.blocks[first:full]
+            self._blocks.retain(shared, source.share)
+            blocks = [NO_BLOCK] * first + shared + own
+            committed = min(theirs.num_committed, full)
+            sequence.tables.append(BlockTable(theirs.group, theirs.window, blocks, first, committed))
+        sequence.num_computed = num_kept
+
     def borrow(self, table: BlockTable, blocks: list[int], share: TenantShare) -> None:
         """Hold the next `blocks` of another sequence's table as well; they are final."""
         self._blocks.retain(blocks, share)

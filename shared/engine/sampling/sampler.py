@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from shared.engine.sampling.candidates import Candidate, rank_draws
 from shared.engine.sampling.draw import draw
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.grammar_row import GrammarRow
@@ -33,6 +34,8 @@ class Drawn(NamedTuple):
     finish_reason: str | None
     accepted_drafts: int
     fault: PenstockError | None = None
+    candidates: tuple[tuple[Candidate, ...], ...] = ()
+    """The likeliest outcomes of each of these draws, where its sequence wants them told."""
 
 
 class Postponed(NamedTuple):
@@ -203,10 +206,15 @@ class Sampler:
     def _draw(self, work: Sequence[Work], logits: Tensor) -> Iterator[Drawn]:
         rows = [row for each in work for row in self._rows(each)]
         token_ids, logprobs = draw(logits, rows) if rows else ([], [])
+        most = max((each.sequence.num_candidates for each in work), default=0)
+        ranked = rank_draws(logits, rows, token_ids, most) if most else []
         first = 0
         for each in work:
             last = first + each.num_draws
-            yield self._keep(each, token_ids[first:last], logprobs[first:last])
+            drawn = self._keep(each, token_ids[first:last], logprobs[first:last])
+            if each.sequence.num_candidates:
+                drawn = drawn._replace(candidates=tuple(ranked[first : first + len(drawn.token_ids)]))
+            yield drawn
             first = last
 
     def _rows(self, work: Work) -> list[DrawRow]:
