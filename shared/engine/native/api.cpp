@@ -15,7 +15,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 32;
+  return 33;
 }
 
 void penstock_use_matrix_unit(int wanted) {

@@ -18,7 +18,7 @@ from shared.engine.native.cpu_features import (
 )
 from shared.errors import InternalError
 
-ABI = 32
+ABI = 33
 BUILDS = {
     "_kernels": KERNEL_FEATURES,
     "_kernels_avxvnni": (*HALVES_FEATURES, "avx_vnni"),
