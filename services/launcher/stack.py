@@ -7,13 +7,14 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from typing import Protocol
 
 from services.launcher.adapters import prepare_adapter_file
-from services.launcher.nats import let_in, nats_spec, wait_until_up, write_users
+from services.launcher.network.gateway_ports import GatewayPorts
+from services.launcher.network.nats import let_in, nats_spec, wait_until_up, write_users
+from services.launcher.network.own_beats import OwnBeats
+from services.launcher.network.stack_bus import StackBus
 from services.launcher.options import StackOptions
-from services.launcher.own_beats import OwnBeats
 from services.launcher.plan import (
     fork_server_environ,
     instance_names,
@@ -23,7 +24,6 @@ from services.launcher.plan import (
     stand_in_names,
     stand_in_spec,
 )
-from services.launcher.ports import check_free, free_ports, hold_port
 from services.launcher.processes.forker import Forker, forking_works
 from services.launcher.processes.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.roll_follower import RollFollower
@@ -34,14 +34,10 @@ from services.launcher.watch.prober import Prober
 from services.launcher.watch.start_watch import StartWatch, busy_words
 from services.launcher.watch.stopped_watch import StoppedWatch
 from services.launcher.watch.troubles import Troubles
-from shared.bus import Bus
 from shared.bus.addresses import without_password
-from shared.bus.credentials import load_credentials
 from shared.bus.permissions import OPERATOR
-from shared.bus.subjects import FLEET_ALL, inbox
-from shared.deadline import Deadline
 from shared.errors import PenstockError
-from shared.messages import MAX_DRAIN_S, Drain, Heartbeat
+from shared.messages import Heartbeat
 from shared.process.cores import usable_cores
 from shared.tasks import cancel_until_done
 
@@ -52,12 +48,8 @@ STOP_TIMEOUT_S = 20.0
 GATEWAY_TIMEOUT_S = 15.0
 """The part of the stop's time in which gateways finish their requests before the others stop: their drain
 (`drain_timeout_s`), and then a moment in which every stream that is left hears how it ended."""
-
-DRAIN_ASK_S = 2.0
-"""The longest wait for the answer of an instance that is to drain."""
 LEAST_TIMEOUT_S = 2.0
 KILL_TIMEOUT_S = 5.0
-BUS_CLOSE_TIMEOUT_S = 2.0
 
 
 class Plan(Protocol):
@@ -91,19 +83,17 @@ class Stack:
         self._state = StateDir(options.state_dir)
         self._nats: Instance | None = None
         self._planner: Instance | None = None
-        self._nats_url = options.nats_url
-        self._nats_credentials = options.nats_credentials
         self._model_paths = options.model_paths
-        self._grpc = ""
-        self._http = ""
-        self._bus: Bus | None = None
+        self._ports: GatewayPorts | None = None
         self._news = asyncio.Event()
         """A process has come, or is in another state."""
         self._beats = OwnBeats(self._news.set)
         self.instances: list[Instance] = []
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
-        self._held_ports = ExitStack()
         self._troubles = Troubles(self._say)
+        self._bus = StackBus(
+            options.nats_url, options.nats_credentials, self._beats, self._troubles, self._say
+        )
         self._forker: Forker | None = None
         self._forking: asyncio.Task[None] | None = None
         self._roll: RollFollower | None = None
@@ -113,20 +103,20 @@ class Stack:
     def console_url(self) -> str:
         """The address of the first gateway's console, once there are ports."""
         scheme = "https" if self._options.settings["gateway"]["tls_cert"].value else "http"
-        return f"{scheme}://{self._http}/"
+        return f"{scheme}://{self._ports.http_address if self._ports is not None else ''}/"
 
     async def run(self) -> None:
         self._state.acquire()
         self._log.keep_in(self._state.path)
         try:
             prepare_adapter_file(self._options)
-            grpc_ports, http_ports = self._gateway_ports()
-            await self._start_nats()
-            self._start_instances(grpc_ports, http_ports)
+            self._ports = ports = GatewayPorts(self._options)
+            await self._start_bus()
+            self._start_instances(ports)
             if await self._until_ready():
                 self._write_state()
-                nats = without_password(self._nats_url)
-                self._announce(f"ready grpc={self._grpc} http={self._http} nats={nats}")
+                nats = without_password(self._bus.url)
+                self._announce(f"ready grpc={ports.grpc_address} http={ports.http_address} nats={nats}")
                 self._start_planner()
                 await self._watch()
         except PenstockError as error:  # who runs this tells the terminal when all has ended
@@ -137,68 +127,29 @@ class Stack:
             raise
         finally:
             await self._end()
-            self._held_ports.close()
+            if self._ports is not None:
+                self._ports.close()
             self._log.close_file()
             self._state.release()
 
     # ---- start --------------------------------------------------------------------------------
 
-    def _gateway_ports(self) -> tuple[list[int], list[int]]:
-        """Choose a port for gRPC and one for HTTP per gateway; the first is the one asked for, and that of
-        all where they share it."""
-        host, gateways = self._options.grpc_host, self._options.counts["gateway"]
-        ports = free_ports(host, 2 * gateways)
-        grpc_ports, http_ports = ports[:gateways], ports[gateways:]
-        for option, chosen, asked in (
-            ("--grpc-port", grpc_ports, self._options.grpc_port),
-            ("--http-port", http_ports, self._options.http_port),
-        ):
-            if asked:
-                check_free(host, asked, option)
-                chosen[0] = asked
-            if self._options.share_ports:
-                chosen[:] = chosen[:1] * gateways
-                self._held_ports.enter_context(hold_port(host, chosen[0], option))
-        named = f"[{host}]" if ":" in host else host
-        self._grpc, self._http = f"{named}:{grpc_ports[0]}", f"{named}:{http_ports[0]}"
-        return grpc_ports, http_ports
-
-    async def _start_nats(self) -> None:
-        if not self._nats_url:
+    async def _start_bus(self) -> None:
+        """Connect, to a nats-server of its own where no other one is named."""
+        if not self._bus.url:
             config = write_users(
                 self._state, [*instance_names(self._options.counts), *stand_in_names(self._options.counts)]
             )
-            self._nats_credentials = str(credentials_file(self._state.path, OPERATOR))
-            spec, self._nats_url = nats_spec(config)
+            self._bus.credentials = str(credentials_file(self._state.path, OPERATOR))
+            spec, self._bus.url = nats_spec(config)
             self._nats = self._launch(spec)
-            await wait_until_up(self._nats, self._nats_url)
+            await wait_until_up(self._nats, self._bus.url)
             self._nats.mark_ready()
-        await self._open_bus()
+        await self._bus.open()
 
-    async def _open_bus(self) -> None:
-        credentials = load_credentials(self._nats_credentials)
-        self._bus = await Bus.connect(self._nats_url, name="penstock-launcher", credentials=credentials)
-        await self._bus.serve(FLEET_ALL, self._beats.on_beat)
-
-    async def _keep_bus(self) -> None:
-        """Connect anew where the connection is gone for good; services that lost theirs end and are started
-        again."""
-        assert self._bus is not None
-        if not self._bus.lost.is_set():
-            return
-        lost = self._bus
-        try:
-            await self._open_bus()
-        except PenstockError as error:
-            self._troubles.tell("bus", f"{lost.why_lost}; and again: {error}")
-        else:
-            await lost.close()
-            self._troubles.over("bus")
-            self._say("the launcher hears the services again")
-
-    def _start_instances(self, grpc_ports: list[int], http_ports: list[int]) -> None:
+    def _start_instances(self, ports: GatewayPorts) -> None:
         specs = self._plan(
-            self._options, nats_url=self._nats_url, grpc_ports=grpc_ports, http_ports=http_ports
+            self._options, nats_url=self._bus.url, grpc_ports=ports.grpc, http_ports=ports.http
         )
         self._say(f"starting {len(specs)} services: {', '.join(spec.instance for spec in specs)}")
         for spec in specs:
@@ -270,7 +221,7 @@ class Stack:
         try:
             while not self.stop.is_set():
                 await self._tick(WATCH_POLL_S)
-                await self._keep_bus()
+                await self._bus.keep()
                 self._roll.look()
                 # Who stands in has the name that the next instance of its role would have.
                 self._scale.look(only_ends=bool(self._roll.stand_in))
@@ -326,10 +277,10 @@ class Stack:
 
     def _description(self) -> StackState:
         return StackState(
-            grpc=self._grpc,
-            http=self._http,
-            nats=self._nats_url,
-            nats_credentials=self._nats_credentials or None,
+            grpc=self._ports.grpc_address if self._ports is not None else "",
+            http=self._ports.http_address if self._ports is not None else "",
+            nats=self._bus.url,
+            nats_credentials=self._bus.credentials or None,
             instances=tuple(_described(instance, self._beats.of(instance)) for instance in self.instances),
             adapter_file=str(self._options.adapter_file),
             models=self._model_paths,
@@ -373,12 +324,7 @@ class Stack:
     async def drain(self, instance: Instance, patience_s: float) -> None:
         """Ask it to finish what it has, over the bus: that gives it the time. One that does not answer, as
         it loads or hangs, is told by a signal."""
-        bus, deadline = self._bus, Deadline.after(DRAIN_ASK_S)
-        assert bus is not None
-        envelope, drain = bus.envelope(deadline=deadline), Drain(round(min(patience_s, MAX_DRAIN_S)))
-        try:
-            await bus.ask(inbox(instance.spec.role, instance.spec.instance), drain, envelope, deadline)
-        except PenstockError:
+        if not await self._bus.ask_to_drain(instance.spec, patience_s):
             instance.terminate()
         await asyncio.wait((self._tasks[instance],))
 
@@ -405,7 +351,7 @@ class Stack:
         others = [instance for instance in self.instances if instance.spec.role != "gateway"]
         await self._end_group(gateways, GATEWAY_TIMEOUT_S)
         await self._end_group(others, max(LEAST_TIMEOUT_S, until_s - time.monotonic()))
-        await self._close_bus()
+        await self._bus.close()
         await self._end_group([self._nats] if self._nats else [], LEAST_TIMEOUT_S)
 
     async def _end_group(self, group: list[Instance], timeout_s: float) -> None:
@@ -425,15 +371,6 @@ class Stack:
             for instance in late:
                 instance.kill()
             await asyncio.wait((ended,), timeout=KILL_TIMEOUT_S)
-
-    async def _close_bus(self) -> None:
-        if self._bus is None:
-            return
-        try:
-            async with asyncio.timeout(BUS_CLOSE_TIMEOUT_S):
-                await self._bus.close()
-        except TimeoutError:
-            self._say("the connection to NATS did not close in time")
 
     def _say(self, sentence: str) -> None:
         self._log.write("penstock", sentence.encode())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from services.launcher.ports import free_ports
+from services.launcher.network.ports import free_ports
 from tests.clients.programs.told import QUESTION
 from tests.clients.served import ASK_TIMEOUT_S, Served
 from tests.support.stack import Stack

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from services.launcher.ports import free_ports
+from services.launcher.network.ports import free_ports
 from shared.roles import REQUIRED_ROLES, ROLES
 from tests.support.client import Answer, connect, generate, request
 from tests.support.data import REPOSITORY

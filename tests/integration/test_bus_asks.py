@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.fleet.secrets import CONFIG_NAME, CREDENTIALS_NAME, LISTEN, SERVER, write_fleet_secrets
-from services.launcher.ports import free_ports
+from services.launcher.network.ports import free_ports
 from shared.bus import Bus, Delivery
 from shared.bus.credentials import load_credentials
 from shared.bus.fleet import FleetView, HeartbeatPublisher

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.fleet.secrets import CONFIG_NAME, CREDENTIALS_NAME, LISTEN, SERVER, write_fleet_secrets
-from services.launcher.ports import free_ports
+from services.launcher.network.ports import free_ports
 from shared.bus import Bus, Delivery
 from shared.bus.bulk import BulkConnection
 from shared.bus.credentials import Credentials, load_credentials

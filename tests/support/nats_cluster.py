@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import permutations
 from pathlib import Path
 
-from services.launcher.ports import free_ports
+from services.launcher.network.ports import free_ports
 from shared.bus.cluster_watch import servers_reached_from
 from shared.bus.nats_server import NatsServer
 from shared.tasks import cancel_until_done

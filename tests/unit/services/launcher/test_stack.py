@@ -105,19 +105,6 @@ async def test_an_instance_that_ignores_sigterm_is_killed_within_the_time_of_the
     assert child.process.returncode == -9
 
 
-@pytest.mark.parametrize(("environ", "ports"), [({}, 1), ({"PENSTOCK_GATEWAY_SHARE_PORTS": "false"}, 3)])
-def test_gateways_get_one_port_for_grpc_and_one_for_http_or_one_each(
-    tmp_path: Path, environ: dict[str, str], ports: int
-) -> None:
-    argv = ["--gateway", "3", "--grpc-port", "0", "--http-port", "0", "--state-dir", str(tmp_path)]
-    stack = Stack(parse_options(argv, environ), StackLog(LineWriter(io.BytesIO())), lambda _: None)
-    grpc_ports, http_ports = stack._gateway_ports()
-    with stack._held_ports:
-        assert [len(grpc_ports), len(http_ports)] == [3, 3]
-        assert len({*grpc_ports}) == len({*http_ports}) == ports
-        assert not {*grpc_ports} & {*http_ports}
-
-
 async def test_an_adapter_that_a_worker_has_not_loaded_is_said_with_the_reason(
     playing: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from services.gateway.tracing.span_exporter import (
     MAX_TRIES,
     SpanExporter,
 )
-from services.launcher.ports import free_ports
+from services.launcher.network.ports import free_ports
 from shared.telemetry.trace_context import new_trace
 from tests.support.collector import CALLER, Collector, collector
 from tests.support.metric import value

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from services.launcher import ports
-from services.launcher.ports import check_free, free_ports
+from services.launcher.network import ports
+from services.launcher.network.ports import check_free, free_ports
 from services.launcher.processes import instance as instance_module
 from services.launcher.processes.backoff import Backoff
 from services.launcher.processes.instance import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.launcher.nats import FEW_CORES, nats_spec
+from services.launcher.network.nats import FEW_CORES, nats_spec
 
 
 @pytest.mark.parametrize(

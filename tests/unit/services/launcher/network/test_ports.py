@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from services.launcher import ports
-from services.launcher.ports import check_free, free_ports, hold_port
+from services.launcher.network import ports
+from services.launcher.network.ports import check_free, free_ports, hold_port
 from shared.errors import InvalidRequest
 
 HOST = "127.0.0.1"

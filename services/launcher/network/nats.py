@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from signal import SIGHUP
 
-from services.launcher.ports import free_ports
+from services.launcher.network.ports import free_ports
 from services.launcher.processes.child import send
 from services.launcher.processes.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.state import StateDir, credentials_file, unwritable
