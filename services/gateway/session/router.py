@@ -23,6 +23,7 @@ from services.gateway.regions.region_routing import RegionRouting
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import is_final
 from services.gateway.session.expected_answer import ExpectedAnswer
+from services.gateway.session.route_holders import RouteHolders
 from services.gateway.session.route_messages import route_messages
 from shared.blocks.layer_groups import KvGroups
 from shared.blocks.room import blocks_ahead
@@ -48,12 +49,9 @@ class Refused(Exception):
 
 
 class Router:
-    """Places one request, as often as needed. `cancel_epoch(why)` tells the holders of an epoch that it
-    ended by `why`."""
+    """Places one request, as often as needed; `holders` hear that a route is over which somebody refused."""
 
-    def __init__(
-        self, scope: RequestScope, prepared: PreparedPrompt, cancel_epoch: Callable[[PenstockError], None]
-    ) -> None:
+    def __init__(self, scope: RequestScope, prepared: PreparedPrompt, holders: RouteHolders) -> None:
         context = scope.context
         self._request = prepared.request
         self._state = scope.state
@@ -78,7 +76,7 @@ class Router:
         self._answer_scope = scope.answer_scope
         self._request_id = scope.request_id
         self._rotation = scope.rotation
-        self._cancel_epoch = cancel_epoch
+        self._holders = holders
         self._avoided = AvoidedInstances()
         self.trials = RouteTrials(self._breakers, self._fleet, self._request_id)
         self._arrived_s = SYSTEM_CLOCK.monotonic_s()
@@ -132,7 +130,7 @@ class Router:
             await self._ask_all(best, ids, hashes, deadline, asked, guest=guest)
         except Refused as refused:
             self.trials.end()
-            self._cancel_epoch(refused.error)
+            self._holders.cancel_route(refused.error.code)
             if is_final(refused.error):
                 raise refused.error from refused
             self._avoid(refused)

@@ -8,7 +8,6 @@ synchronously (`intake`), so a token waits for nothing but its client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +39,7 @@ from services.gateway.scope.session_state import is_final
 from services.gateway.session.agent_turn import AgentTurn
 from services.gateway.session.following import Following
 from services.gateway.session.interruption import Interruption
+from services.gateway.session.route_holders import RouteHolders
 from services.gateway.session.route_watch import RouteWatch
 from services.gateway.session.router import Router
 from services.gateway.session.running_computations import RunningComputations
@@ -61,7 +61,7 @@ from shared.errors import (
 )
 from shared.flags.guard import RequestTimes
 from shared.messages import WARM_EPOCH, HandOver, HandOverDone, Lost, Successor
-from shared.roles import ROUTED_ROLES, TARGET_ROLES
+from shared.roles import ROUTED_ROLES
 from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
@@ -108,6 +108,7 @@ class Session:
         self._crash_record = scope.crash_record
         self._interruption = Interruption()
         self._watch = RouteWatch(scope)
+        self._holders = RouteHolders(scope)
         self._agent_turn = AgentTurn(scope)
         self._running = running
         self._work = SharedWork(scope, running, self._interruption)
@@ -228,7 +229,7 @@ class Session:
             if self.state.epoch:
                 self._context.admission_queue.record_end()
             try:
-                await self._cancel_at_end(outcome)
+                await self._holders.cancel_at_end(outcome)
             finally:
                 self._outcome = outcome
                 self._report()
@@ -299,7 +300,7 @@ class Session:
         log.info("model_passed_over", request_id=self.request_id, model=self._scope.request.model, why=why)
         self.warmer.drop()
         if self.state.route is not None:
-            self._cancel_route(why)
+            self._holders.cancel_route(why)
         self.state.leave_model()
         self.response.take_back_prompt()
         self.timeline.mark_phase("route.model")
@@ -331,7 +332,7 @@ class Session:
             self.response.hold()
             hidden = self._scope.request.sampling.logprobs == NO_LOGPROBS
             self.intake.confidence = AnswerConfidence(hidden)
-        router = Router(self._scope, prompt, self._cancel_epoch)
+        router = Router(self._scope, prompt, self._holders)
         self._successors = SuccessorSearch(self._scope, prompt, router.trials, router.expected)
         try:
             while True:
@@ -394,7 +395,7 @@ class Session:
         late = isinstance(trouble, DeadlineExpired) and self._deadline.remaining_s() < LATE_S
         if is_final(trouble) or late:
             raise trouble
-        self._cancel_epoch(trouble)
+        self._holders.cancel_route(trouble.code)
         if self.state.complete:
             return True
         if self.state.fruitless >= self._context.config.max_replacements:
@@ -423,33 +424,6 @@ class Session:
             self._scope.allowance.charge(self.state.used_tokens)
         self.response.put_end(outcome)
 
-    async def _cancel_at_end(self, outcome: Outcome) -> None:
-        """Cancel at the holders; after a finish only decode needs it, which does not know of a stop
-        string."""
-        holders: Collection[tuple[str, str]] = self.state.take_holders()
-        reason = {"shed": "failed"}.get(outcome.word, outcome.word)
-        if isinstance(outcome.error, GatewayStopping):
-            reason = "shutdown"
-        if outcome.finish:
-            reason = "stop"
-            stopped = outcome.finish == "stop_string"
-            waits = ("decode", self.state.successor)
-            holders = [
-                holder for holder in holders if holder == waits or (stopped and holder[0] in TARGET_ROLES)
-            ]
-        last = max(self.state.epoch, self.state.asks)  # nothing follows, at whoever still holds something
-        await self._context.canceller.cancel_holders(self.request_id, last, holders, reason)
-
-    def _cancel_epoch(self, why: PenstockError) -> None:
-        """Tell the holders of an epoch that failed, without waiting for them."""
-        self._cancel_route(why.code)
-
-    def _cancel_route(self, why: str) -> None:
-        self.timeline.mark_lost(why)
-        holders = self.state.take_holders()
-        work = self._context.canceller.cancel_holders(self.request_id, self.state.epoch, holders, "replaced")
-        self._context.tasks.start(f"cancel-{self.request_id}", work)
-
     def _report(self) -> None:
         """Report the request once it and its call are over; either may be first."""
         outcome = self._work.left or self._outcome
@@ -461,15 +435,7 @@ class Session:
         if self._call_ended and self._outcome is not None and self._outcome.finish:
             if self._work.left is None:
                 self._agent_turn.end()
-            self._release_stream()
-
-    def _release_stream(self) -> None:
-        """Nobody goes on with the stream any more."""
-        if self.request.resumable and self.state.route is not None:
-            work = self._context.canceller.release_stream(
-                self.request_id, self.state.epoch, self.state.route.decode
-            )
-            self._context.tasks.start(f"release-{self.request_id}", work)
+            self._holders.release_stream()
 
     def usage(self) -> pb.Usage:
         counts = self.timeline.counts
