@@ -62,6 +62,7 @@ class EngineConfig:
     as far as that pays; 0: none, -1: 8 where a row's logits do not depend on the rows beside it, else none.
     ngram_batch_tokens: for all sequences. ngram_scopes: of how many scopes of answers the latest ones are
     looked up like it, 208 KB each; 0: of none.
+    draft_head: the directory of a draft head, which drafts where it promises more than text does; "": none.
     guest_sequences: how many may be held beyond max_sequences; no step decodes more than max_sequences, and
     the others rest meanwhile.
     """
@@ -96,6 +97,7 @@ class EngineConfig:
     ngram_batch_tokens: int = 32
     ngram_scopes: int = 0
     guest_sequences: int = 0
+    draft_head: str = ""
 
     def validate(self) -> None:
         """Raise InvalidRequest for values out of range and for combinations that cannot be."""
@@ -158,6 +160,11 @@ class EngineConfig:
             (
                 bool(self.offload_dir) != (self.offload_disk_mb > 0),
                 "offload_dir and offload_disk_mb go together; give both or neither",
+            ),
+            (
+                bool(self.draft_head) and (self.device != "cpu" or self.tensor_parallel > 1),
+                "a draft head reads hidden states of a model that one process computes on the CPU; leave out "
+                "draft_head with device cuda and with tensor_parallel",
             ),
             (
                 self.tensor_parallel > 1 and self.offload_memory_mb + self.offload_disk_mb > 0,

@@ -137,6 +137,7 @@ ENGINE_ORDER = (
     "adapters",
     "scheduling",
     "sampling",
+    "draft_head",
     "results",
     "input_processor",
     "model_runner",

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "cells.h"
+#include "draft_head.h"
 #include "encoder.h"
 #include "model.h"
 
@@ -149,6 +150,32 @@ int penstock_forward(void* model, const BatchShape* batch, float* logits) {
 // For tests: nothing of one step may show in the next.
 void penstock_poison(void* model) {
   static_cast<Model*>(model)->poison();
+}
+
+void* penstock_draft_head(const DraftHeadShape* shape, const DraftBlockShape* blocks, const void* target) {
+  try {
+    return new DraftHead(*shape, blocks, static_cast<const Model*>(target));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void penstock_free_draft_head(void* head) {
+  delete static_cast<DraftHead*>(head);
+}
+
+int penstock_draft(void* head, const DraftRowsShape* rows) {
+  try {
+    static_cast<DraftHead*>(head)->draft(*rows);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// For tests: nothing of one call may show in the next.
+void penstock_poison_draft_head(void* head) {
+  static_cast<DraftHead*>(head)->poison();
 }
 
 void* penstock_encoder(const EncoderShape* shape, const EncoderLayerShape* layers) {

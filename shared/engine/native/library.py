@@ -108,6 +108,34 @@ class BatchShape(ctypes.Structure):
     ]
 
 
+class DraftBlockShape(ctypes.Structure):
+    """Twin of DraftBlockShape in draft_head.h."""
+
+    _fields_ = [(name, Pointer) for name in ("norm", "gate_up", "down")]
+
+
+class DraftHeadShape(ctypes.Structure):
+    """Twin of DraftHeadShape in draft_head.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("taps", "hidden", "vocab", "target_vocab", "blocks", "threads")),
+        *((name, ctypes.c_float) for name in ("norm_eps", "confidence_bias")),
+        *((name, Pointer) for name in ("taps_norm", "state_norm", "embed_norm", "out_norm", "confidence")),
+        *((name, Pointer) for name in ("ids", "fuse", "mix", "head")),
+    ]
+
+
+class DraftRowsShape(ctypes.Structure):
+    """Twin of DraftRowsShape in draft_head.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("rows", "most")),
+        *((name, Pointer) for name in ("taps", "slots", "token_ids", "lengths", "floors", "needs")),
+        *((name, Pointer) for name in ("trusts", "chances", "draws", "ids", "confidences")),
+        *((name, Pointer) for name in ("counts", "steps")),
+    ]
+
+
 class EncoderShape(ctypes.Structure):
     """Twin of EncoderShape in encoder.h."""
 
@@ -183,6 +211,10 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_free_model": (None, [Pointer]),
     "penstock_forward": (_INT, [Pointer, Pointer, Pointer]),
     "penstock_poison": (None, [Pointer]),
+    "penstock_draft_head": (Pointer, [Pointer, Pointer, Pointer]),
+    "penstock_free_draft_head": (None, [Pointer]),
+    "penstock_draft": (_INT, [Pointer, Pointer]),
+    "penstock_poison_draft_head": (None, [Pointer]),
     "penstock_encoder": (Pointer, [Pointer, Pointer]),
     "penstock_free_encoder": (None, [Pointer]),
     "penstock_encode": (_INT, [Pointer, Pointer, _INT, Pointer]),

@@ -93,6 +93,16 @@ class NativeModel:
         free_with(self, kernels.penstock_free_model, handle)
 
     @property
+    def kernels(self) -> ctypes.CDLL:
+        """Return the library that computes it."""
+        return self._kernels
+
+    @property
+    def handle(self) -> int:
+        """Return what the library knows it by, as long as this lives."""
+        return self._handle
+
+    @property
     def weight_bytes(self) -> int:
         """The bytes of all matrices that a step may read."""
         return sum(part.nbytes for part in self._parts.values() if isinstance(part, NativeLinear))

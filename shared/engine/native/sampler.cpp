@@ -8,6 +8,8 @@
 //     comparison, and nothing where a chunk is too low for any noise (logit_row.h).
 //   * Thresholds come from a selection instead of a sort (thresholds.h).
 // Rows are drawn side by side.
+#include "sampler.h"
+
 #include <numeric>
 
 #include "thread_pool.h"
@@ -62,16 +64,6 @@ __m512 log2_of_rest(uint64_t key, int64_t first) {
 }
 
 // ---- the draw ----
-
-struct Draw {  // laid out as native_sampler.py says
-  double temperature;
-  double top_p;
-  double min_p;
-  uint64_t seed;
-  int64_t position;
-  int64_t top_k;
-  const uint8_t* allowed;  // a bit for each id, in pairs of bytes; null: all
-};
 
 // Ids that may not be drawn become -inf.
 void rule_out(float* row, int64_t vocab, const uint8_t* allowed) {
@@ -198,19 +190,6 @@ class GumbelArgmax {
   double most_;
 };
 
-int64_t draw_row(float* logits, int64_t vocab, const Draw& draw) {
-  static thread_local std::vector<float> maxima;
-  if (draw.allowed) rule_out(logits, vocab, draw.allowed);
-  const Row row(logits, vocab, maxima);
-  if (row.nan || row.top == -kInf) return -1;
-  if (draw.temperature == 0.0 || row.top == kInf) return row.top_id();
-  const float floor = floor_of(row, draw.temperature, draw.top_k, draw.top_p);
-  const double least = draw.min_p > 0.0
-                           ? static_cast<double>(row.top) / draw.temperature + std::log(draw.min_p)
-                           : -std::numeric_limits<double>::infinity();
-  return GumbelArgmax(row, draw, floor, least, row.top_id()).find();
-}
-
 // The raw log-probabilities of one row: what they sum to, and the `count` likeliest ids', lowest id first
 // among equals; -1 for those that there are not.
 double logprobs_of(const float* logits, int64_t vocab, int64_t count, int64_t* ids, float* logprobs) {
@@ -237,6 +216,19 @@ double logprobs_of(const float* logits, int64_t vocab, int64_t count, int64_t* i
 }
 
 }  // namespace
+
+int64_t penstock::sampling::draw_row(float* logits, int64_t vocab, const Draw& draw) {
+  static thread_local std::vector<float> maxima;
+  if (draw.allowed) rule_out(logits, vocab, draw.allowed);
+  const Row row(logits, vocab, maxima);
+  if (row.nan || row.top == -kInf) return -1;
+  if (draw.temperature == 0.0 || row.top == kInf) return row.top_id();
+  const float floor = floor_of(row, draw.temperature, draw.top_k, draw.top_p);
+  const double least = draw.min_p > 0.0
+                           ? static_cast<double>(row.top) / draw.temperature + std::log(draw.min_p)
+                           : -std::numeric_limits<double>::infinity();
+  return GumbelArgmax(row, draw, floor, least, row.top_id()).find();
+}
 
 extern "C" {
 

@@ -110,6 +110,11 @@ def _threads(count: int, vocab_size: int) -> int:
     return max(1, min(torch.get_num_threads(), count, count * vocab_size // ELEMENTS_PER_THREAD))
 
 
+def packed_draw(temperature: float, seed: int, position: int) -> bytes:
+    """Return the options of a draw that nothing rules over but its temperature."""
+    return _DRAW.pack(temperature, 1.0, 0.0, seed & _MASK64, position, 0, 0)
+
+
 def _options(row: DrawRow) -> bytes:
     params = row.params
     return _DRAW.pack(

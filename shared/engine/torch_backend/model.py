@@ -104,6 +104,10 @@ class TorchModel:
         """See `AdaptableModel`."""
         return TorchAdapter(weights)
 
+    def embedding_of(self, token_id: int) -> Tensor:
+        """Return what the first layer takes in for a token, float32 [hidden] on the CPU."""
+        return self._embed(torch.tensor([token_id], device=self._device))[0].float().cpu()
+
     def close(self) -> None:
         """See `Model`. The weights go with this object."""
 
