@@ -18,6 +18,7 @@ from shared.engine.backends import BackendName, MakeModel, backend_name, build_m
 from shared.engine.branching import Branching
 from shared.engine.core_arbiter import CoreArbiter
 from shared.engine.cost_model import CostModel
+from shared.engine.draft_head.build import build_draft_head
 from shared.engine.engine_config import EngineConfig
 from shared.engine.engine_core import EngineCore
 from shared.engine.input_processor import InputProcessor
@@ -42,6 +43,8 @@ from shared.engine.results import (
 )
 from shared.engine.sampling.grammar import Grammars
 from shared.engine.sampling.sampler import Sampler
+from shared.engine.scheduling.drafter import Drafter
+from shared.engine.scheduling.head_drafts import HeadDrafts
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
 from shared.engine.sequence import blocks_for
 from shared.process.cores import usable_cores
@@ -111,7 +114,8 @@ class Engine(Branching):
         self._offloads = OffloadStore.of(config)
         self._model = make_model(config, self.model_config, kv_pool, self.max_model_len, on_loaded)
         adapters = AdapterRegistry(self._model, self.model_config, config)
-        self._model_runner = ModelRunner(self._model)
+        head = build_draft_head(config, self.model_config, self._model)
+        self._model_runner = ModelRunner(self._model, None if head is None else head[1])
         self.cost = CostModel(config.max_batch_tokens)
         offloader = Offloader(kv_pool, self._offloads, self.cost) if self._offloads else None
         allocation = Allocation(self.blocks, groups.windows, config.max_batch_tokens)
@@ -127,6 +131,7 @@ class Engine(Branching):
             ngram_tokens=config.ngram_tokens,
             ngram_batch_tokens=config.ngram_batch_tokens,
             ngram_scopes=config.ngram_scopes if config.ngram_tokens else 0,
+            heads=None if head is None else _head_drafts(head[0], config),
             now_us=now_us,
         )
         sampler = Sampler(self.model_config.vocab_size)
@@ -161,6 +166,11 @@ class Engine(Branching):
     def limit_ngrams(self, longest: int) -> None:
         """Draft at most so many tokens of a sequence's own text from the next step on; 0: none."""
         self._scheduler.lookups.longest = longest
+
+    def limit_head(self, longest: int) -> None:
+        """Have a draft head draft at most so many tokens of a sequence from the next step on; 0: none."""
+        if self._scheduler.heads is not None:
+            self._scheduler.heads.longest = longest
 
     def close_thinking(self, key: str) -> None:
         """Let what a sequence thinks end with what it has by now: the closing comes next. One that is
@@ -323,6 +333,10 @@ class Engine(Branching):
         self._model.close()
         if self._slot is not None:
             self._slot.close()
+
+
+def _head_drafts(head: Drafter, config: EngineConfig) -> HeadDrafts:
+    return HeadDrafts(head, config.max_sequences + config.guest_sequences, config.ngram_batch_tokens)
 
 
 def _ngram_tokens(config: EngineConfig, model: ModelConfig) -> int:

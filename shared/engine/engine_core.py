@@ -13,7 +13,7 @@ from shared.engine.sampling.draw import token_logprobs
 from shared.engine.sampling.sampler import Drawn, Sampler
 from shared.engine.scheduling.draft_choice import judge_drafts
 from shared.engine.scheduling.scheduler import Reuse, Scheduler, SchedulerOutput, Work
-from shared.engine.sequence import SequenceStatus
+from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.seams.clock import SYSTEM_CLOCK
 
 
@@ -54,7 +54,7 @@ class EngineCore:
                 prompt_scores, logits = _score_prompts(scheduled.work, logits)
             outputs += self._finish(scheduled, logits)
         step_us = (SYSTEM_CLOCK.monotonic_ns() - began_ns) // 1000
-        self._cost.observe(scheduled.features, step_us)
+        self._cost.observe(scheduled.features, step_us - scheduled.drafting_us)
         prefill = [work for work in scheduled.work if work.is_prefill]
         return StepResult(
             outputs=tuple(outputs),
@@ -82,11 +82,19 @@ class EngineCore:
         """Draw where a sequence's last token was computed, take the rest as progress."""
         drawing = [work for work in scheduled.work if work.num_draws]
         drawn = iter(self._sampler.sample(drawing, logits))
+        last_rows: list[tuple[LiveSequence, int]] = []  # from which their last tokens were drawn
+        end = 0
         for work in scheduled.work:
+            end += work.num_logits
             if not work.num_draws:
                 self._scheduler.advance(work, work.num_tokens)
             elif (kept := next(drawn)) is not None:
                 yield self._accept(work, kept)
+                if work.sequence.status is SequenceStatus.ACTIVE and kept.finish_reason is None:
+                    last_rows.append((work.sequence, end - work.num_draws + len(kept.token_ids) - 1))
+        heads, taps = self._scheduler.heads, self._model_runner.taps
+        if heads is not None and taps is not None:
+            heads.keep(last_rows, taps.rows.flatten(1).numpy())
 
     def _accept(self, work: Work, drawn: Drawn) -> TokenOutput:
         sequence = work.sequence
@@ -96,6 +104,8 @@ class EngineCore:
             self._scheduler.lookups.judge(
                 sequence.key, work.match_tokens, len(work.drafts), drawn.accepted_drafts
             )
+        elif work.confidences and self._scheduler.heads is not None:
+            self._scheduler.heads.judge(sequence.key, work.confidences, drawn.accepted_drafts)
         elif work.drafts:
             judge_drafts(sequence, len(work.drafts), drawn.accepted_drafts)
         sequence.prefilling = False
@@ -114,6 +124,7 @@ class EngineCore:
             drawn.accepted_drafts,
             len(work.drafts),
             looked_up=work.match_tokens > 0,
+            from_head=bool(work.confidences),
             fault=drawn.fault,
             candidates=drawn.candidates,
         )

@@ -60,8 +60,8 @@ class TokenOutput(NamedTuple):
     `finish_reason` is "stop" (the last token is an end or stop id, or completed the grammar), "length",
     "error" (the sequence's own constraints, or logits that are no numbers, left nothing to draw; `fault` says
     why where its grammar cannot be followed) or None. `looked_up`: the drafts were found in the sequence's
-    own text, nobody had offered them. `candidates`: of each token, the likeliest outcomes of its draw, where
-    they are ranked for this sequence.
+    own text, nobody had offered them; `from_head`: a draft head of this engine made them. `candidates`: of
+    each token, the likeliest outcomes of its draw, where they are ranked for this sequence.
     """
 
     key: str
@@ -72,6 +72,7 @@ class TokenOutput(NamedTuple):
     accepted_drafts: int
     proposed_drafts: int
     looked_up: bool = False
+    from_head: bool = False
     fault: PenstockError | None = None
     candidates: tuple[tuple[Candidate, ...], ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.engine.cost_model import CostModel, Features
+from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
 from shared.engine.scheduling.earlier_answers import AnswerText, EarlierAnswers
 from shared.engine.scheduling.match_chances import Bet, MatchChances
 from shared.engine.scheduling.ngram_index import LONGEST_MATCH, NO_GUESS, Guess, NgramIndex
@@ -13,10 +13,6 @@ from shared.engine.sequence import LiveSequence
 STARTING_CHANCES = (0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
 """The chance that a token is right which followed a match of 2, 3, … tokens, while its sequence has not shown
 more."""
-HIGHEST_PRICE = 0.8
-"""Nobody looks where a verified token costs more of what a right one saves: there is little to win."""
-LOWEST_PRICE = 0.03
-"""The least that a verified token is taken to cost: rows of steps without drafts say little about it."""
 LEAST_SHARE_US = 150
 """The least time of a sequence in a step. To look takes 2 µs or so; where a step is shorter, that is too much
 of it."""
@@ -48,29 +44,24 @@ class NgramDrafts:
         self._rows: dict[str, _Row] = {}
         self._room = 0
         self._index_room = 0
-        self._row_price = 0.0  # what a row costs, in tokens' shares of the step
-        self._key_price = 0.0  # what a key costs that it reads
+        self._prices: DraftPrices | None = None
 
-    def begin_step(self, cost: CostModel, others: Features) -> bool:
-        """A step is planned that computes `others`, without drafts; False where none can pay in it."""
-        if not self.longest or not others.sequences:
+    def begin_step(self, prices: DraftPrices | None) -> bool:
+        """A step is planned in which tokens cost `prices`; False where no draft can pay in it."""
+        self._prices = prices
+        if not self.longest or prices is None or prices.share_us < LEAST_SHARE_US:
             return False
-        a, b, c, d = cost.last_coefficients()  # b is 0 where c has all of it: one row of each were seen
-        step_us = a + b * others.tokens + c * others.sequences + d * others.keys
-        share_us = step_us / others.sequences
-        if share_us < LEAST_SHARE_US:
-            return False
-        self._row_price, self._key_price = max(LOWEST_PRICE, (b or c) / share_us), d / share_us
-        if self._row_price >= HIGHEST_PRICE:
+        if prices.row >= HIGHEST_PRICE:
             return False
         self._room = self._batch_tokens
-        self._index_room = int(step_us * INDEXED_PER_STEP_US)
+        self._index_room = int(prices.step_us * INDEXED_PER_STEP_US)
         return True
 
     def draft(self, sequence: LiveSequence, most: int) -> Guess:
         """Draft up to `most` tokens, each right often enough, with all before it, to save more than it
         costs."""
-        price = self._row_price + self._key_price * sequence.num_computed
+        assert self._prices is not None
+        price = self._prices.of_token(sequence.num_computed)
         most = min(most, self.longest, self._room)
         if price >= HIGHEST_PRICE or sequence.on_layer is not None or most < 1:
             return NO_GUESS
@@ -95,6 +86,15 @@ class NgramDrafts:
         row.left_out = 0
         self._room -= count
         return guess.cut(count)
+
+    def gain(self, sequence: LiveSequence, guess: Guess) -> float:
+        """Return the steps that a guess of this step promises to save beyond its cost."""
+        if not guess.token_ids:
+            return 0.0
+        assert self._prices is not None
+        price = self._prices.of_token(sequence.num_computed)
+        chances = self._rows[sequence.key].judged
+        return chances.bet(guess.match_tokens, len(guess.token_ids), price).gain
 
     def judge(self, key: str, match_tokens: int, proposed: int, accepted: int) -> None:
         """Learn from a step that verified `proposed` tokens."""

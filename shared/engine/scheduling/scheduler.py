@@ -11,8 +11,9 @@ from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
 from shared.engine.memory.allocation import RETRY_AFTER_MS
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts
+from shared.engine.scheduling.draft_prices import DraftPrices
+from shared.engine.scheduling.head_drafts import HeadDrafts
 from shared.engine.scheduling.ngram_drafts import NgramDrafts
-from shared.engine.scheduling.ngram_index import NO_GUESS, Guess
 from shared.engine.scheduling.order import (
     NORMAL_PRIORITY,
     PATIENCE_US,
@@ -21,6 +22,7 @@ from shared.engine.scheduling.order import (
     keeps_blocks,
     precedence,
 )
+from shared.engine.scheduling.own_drafts import NO_DRAFTS, Drafts, OwnDrafts
 from shared.engine.scheduling.row_turns import RowTurns
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.engine.step_pacer import OwnRequests
@@ -61,6 +63,8 @@ class Work(NamedTuple):
     """Rows to sample: none until the chunk reaches the last known token."""
     match_tokens: int = 0
     """The tokens behind which drafts were found that were looked up in the sequence's own text."""
+    confidences: tuple[float, ...] = ()
+    """Of each draft, where a draft head has made them."""
 
     @classmethod
     def of(
@@ -71,11 +75,12 @@ class Work(NamedTuple):
         *,
         is_prefill: bool,
         match_tokens: int = 0,
+        confidences: tuple[float, ...] = (),
     ) -> Work:
         """Make the rows of the tokens that come next."""
         start = sequence.num_computed
         num_draws = 1 + len(drafts) if start + num_tokens == len(sequence.tokens) else 0
-        return cls(sequence, start, num_tokens, drafts, is_prefill, num_draws, match_tokens)
+        return cls(sequence, start, num_tokens, drafts, is_prefill, num_draws, match_tokens, confidences)
 
     @property
     def end(self) -> int:
@@ -118,6 +123,8 @@ class SchedulerOutput:
     preempted_keys: tuple[str, ...]
     features: Features
     num_resting: int = 0
+    drafting_us: int = 0
+    """What a draft head took to draft for it."""
 
 
 def monotonic_us() -> int:
@@ -132,6 +139,7 @@ class Scheduler:
     `ngram_tokens`: the most that are drafted from a sequence's own text, `ngram_batch_tokens`: in a step,
     `ngram_scopes`: of how many scopes the latest answers are such text, too.
     `guest_sequences` may be held beyond `max_sequences`: no step decodes more than these, so that some rest.
+    `heads`: the drafts of a draft head, where there is one.
     """
 
     def __init__(
@@ -147,11 +155,14 @@ class Scheduler:
         ngram_tokens: int = 0,
         ngram_batch_tokens: int = 0,
         ngram_scopes: int = 0,
+        heads: HeadDrafts | None = None,
         now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.sequences: dict[str, LiveSequence] = {}
         self.counters = ServiceCounters()
         self.lookups = NgramDrafts(ngram_tokens, ngram_batch_tokens, ngram_scopes)
+        self.heads = heads
+        self._own_drafts = OwnDrafts(self.lookups, heads)
         self._block_manager = block_manager
         self._cost = cost
         self._prompt_order = PromptOrder(cost, self.counters)
@@ -201,6 +212,8 @@ class Scheduler:
         sequence.deadline_us = now_us + PATIENCE_US if deadline_us is None else deadline_us
         sequence.waiting_since_us = now_us
         self.lookups.forget(sequence.key)  # what was revised is another text
+        if self.heads is not None:
+            self.heads.forget(sequence.key)
         sequence.num_charged = max(sequence.num_charged, sequence.num_computed)
         self.hold_sequence(sequence)
 
@@ -219,6 +232,8 @@ class Scheduler:
         self.counters.leave(sequence.share.tenant)
         self._block_manager.free_blocks(sequence)
         self.lookups.end(sequence)
+        if self.heads is not None:
+            self.heads.forget(key)
         return True
 
     # --- the next step ---
@@ -270,7 +285,10 @@ class Scheduler:
                 work.append(Work.of(sequence, num_tokens, (), is_prefill=True))
                 features = features.plus(span_features(sequence.num_computed, num_tokens))
                 sequence.waiting_since_us = now_us
-        return SchedulerOutput(tuple(work), tuple(reused), tuple(preempted), features, len(resting))
+        drafting_us = 0 if self.heads is None else self.heads.drafting_us
+        return SchedulerOutput(
+            tuple(work), tuple(reused), tuple(preempted), features, len(resting), drafting_us
+        )
 
     def advance(self, work: Work, num_tokens: int) -> None:
         """KV of `num_tokens` more tokens is final; blocks that became full enter the prefix cache."""
@@ -314,31 +332,51 @@ class Scheduler:
         free right now."""
         keys = sum(sequence.num_computed for sequence in decoding) + len(decoding)
         rows = Features(len(decoding), len(decoding), keys)
-        looks_up = self.lookups.begin_step(self._cost, rows)
         work: list[Work] = []
         num_drafts = 0
-        for sequence in decoding:
-            drafts: tuple[int, ...] = ()
-            match_tokens = 0
-            if sequence.key in undrafted:
-                sequence.drafts = ()
-            elif sequence.drafts:
-                drafts = self._choose_drafts(sequence, draft_budget - num_drafts, rows)
-            if looks_up and not drafts and sequence.key not in undrafted:
-                drafts, match_tokens = self._look_up(sequence, draft_budget - num_drafts)
-            if drafts:
-                count = len(drafts)
+        chosen = self._drafts(decoding, draft_budget, undrafted, rows)
+        for sequence, wanted in zip(decoding, chosen, strict=True):
+            drafts = wanted
+            if wanted.token_ids:
+                drafts = wanted.cut(self._block_manager.extend(sequence, len(wanted.token_ids)))
+                count = len(drafts.token_ids)
                 num_drafts += count
                 keys += count * (sequence.num_computed + 1) + count * (count + 1) // 2
-            work.append(Work.of(sequence, 1, drafts, is_prefill=False, match_tokens=match_tokens))
+            work.append(
+                Work.of(
+                    sequence,
+                    1,
+                    drafts.token_ids,
+                    is_prefill=False,
+                    match_tokens=drafts.match_tokens,
+                    confidences=drafts.confidences,
+                )
+            )
         return work, Features(len(decoding) + num_drafts, len(decoding), keys)
 
-    def _look_up(self, sequence: LiveSequence, budget: int) -> Guess:
-        guess = self.lookups.draft(sequence, min(sequence.draw_limit - 1, budget))
-        if not guess.token_ids:
-            return NO_GUESS
-        num_tokens = self._block_manager.extend(sequence, len(guess.token_ids))
-        return guess.cut(num_tokens)
+    def _drafts(
+        self, decoding: Sequence[LiveSequence], budget: int, undrafted: Container[str], rows: Features
+    ) -> list[Drafts]:
+        """Of each: what was offered, else what this engine drafts itself."""
+        chosen: list[Drafts] = []
+        left: list[int] = []
+        for place, sequence in enumerate(decoding):
+            drafts = NO_DRAFTS
+            if sequence.key in undrafted:
+                sequence.drafts = ()
+            else:
+                if sequence.drafts:
+                    drafts = Drafts(self._choose_drafts(sequence, budget, rows))
+                    budget -= len(drafts.token_ids)
+                if not drafts.token_ids:
+                    left.append(place)
+            chosen.append(drafts)
+        own = self._own_drafts.draft(
+            [decoding[place] for place in left], budget, DraftPrices.of(self._cost, rows)
+        )
+        for place, drafts in zip(left, own, strict=True):
+            chosen[place] = drafts
+        return chosen
 
     def _choose_drafts(self, sequence: LiveSequence, budget: int, others: Features) -> tuple[int, ...]:
         drafts = sequence.drafts[: max(0, min(sequence.draw_limit - 1, budget))]
@@ -348,7 +386,7 @@ class Scheduler:
             if not drafts:
                 forgive_drafts(sequence)
         sequence.drafts = ()
-        return drafts[: self._block_manager.extend(sequence, len(drafts))]
+        return drafts
 
     def _chunk_tokens(
         self,

@@ -7,6 +7,7 @@ import itertools
 from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.cost_model import CostModel, Features
+from shared.engine.scheduling.draft_prices import DraftPrices
 from shared.engine.scheduling.ngram_drafts import (
     INDEXED_PER_STEP_US,
     LEAST_SHARE_US,
@@ -15,6 +16,7 @@ from shared.engine.scheduling.ngram_drafts import (
 )
 from shared.engine.scheduling.ngram_index import NO_GUESS
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
+from tests.support.known_cost import KnownCost
 
 LOOP = [9, 8, 7, 6, 5, 4, 3, 2] * 4  # behind it everything goes on as before
 PAIR = [1, 2, 3, 9, 8, 1, 2]  # two tokens are like two before
@@ -39,21 +41,11 @@ def cost_of(step_us: float, row_us: float) -> CostModel:
     return cost
 
 
-class Known(CostModel):
-    """One that has learned exactly this, and nothing about keys."""
-
-    def __init__(self, step_us: float, row_us: float, *, sequence_us: float = 0.0) -> None:
-        self._told = step_us, row_us, sequence_us, 0.0
-
-    def last_coefficients(self) -> tuple[float, float, float, float]:
-        return self._told
-
-
 def begun(
     cost: CostModel, *, longest: int = 8, batch_tokens: int = 32, rows: int = 1, scopes: int = 0
 ) -> NgramDrafts:
     lookups = NgramDrafts(longest, batch_tokens, scopes)
-    assert lookups.begin_step(cost, Features(rows, rows, 0))
+    assert lookups.begin_step(DraftPrices.of(cost, Features(rows, rows, 0)))
     return lookups
 
 
@@ -116,13 +108,13 @@ def test_a_sequence_that_is_gone_is_forgotten() -> None:
 
 def test_where_a_row_costs_what_a_token_saves_nobody_looks() -> None:
     full = Features(8, 8, 0)
-    assert NgramDrafts(8, 32).begin_step(CHEAP_ROWS, full)
-    assert not NgramDrafts(8, 32).begin_step(cost_of(1_000, 5_000), full)
+    assert NgramDrafts(8, 32).begin_step(DraftPrices.of(CHEAP_ROWS, full))
+    assert not NgramDrafts(8, 32).begin_step(DraftPrices.of(cost_of(1_000, 5_000), full))
 
 
 def test_where_steps_are_too_short_for_looking_nobody_looks() -> None:
     def looks(share_us: int) -> bool:
-        return NgramDrafts(8, 32).begin_step(Known(share_us - 10, 10), Features(1, 1, 0))
+        return NgramDrafts(8, 32).begin_step(DraftPrices.of(KnownCost(share_us - 10, 10), Features(1, 1, 0)))
 
     assert looks(LEAST_SHARE_US)
     assert not looks(LEAST_SHARE_US - 1)
@@ -130,18 +122,18 @@ def test_where_steps_are_too_short_for_looking_nobody_looks() -> None:
 
 def test_a_row_that_was_never_seen_beside_its_sequence_costs_what_the_two_cost_together() -> None:
     lookups = NgramDrafts(8, 32)
-    assert lookups.begin_step(Known(1_000, 0, sequence_us=500), Features(1, 1, 0))
+    assert lookups.begin_step(DraftPrices.of(KnownCost(1_000, 0, sequence_us=500), Features(1, 1, 0)))
     assert len(lookups.draft(decoding(LOOP), 8).token_ids) == 4  # 0.8 ** 4 is more than 500 / 1500
-    assert not lookups.begin_step(Known(1_000, 0, sequence_us=10_000), Features(1, 1, 0))
+    assert not lookups.begin_step(DraftPrices.of(KnownCost(1_000, 0, sequence_us=10_000), Features(1, 1, 0)))
 
 
 def test_while_it_is_not_known_what_a_row_costs_nobody_looks() -> None:
-    assert not NgramDrafts(8, 32).begin_step(CostModel(512), Features(1, 1, 0))
+    assert not NgramDrafts(8, 32).begin_step(DraftPrices.of(CostModel(512), Features(1, 1, 0)))
 
 
 def test_nobody_looks_where_nothing_may_be_drafted_or_nobody_decodes() -> None:
-    assert not NgramDrafts(0, 32).begin_step(CHEAP_ROWS, Features(1, 1, 0))
-    assert not NgramDrafts(8, 32).begin_step(CHEAP_ROWS, Features(0, 0, 0))
+    assert not NgramDrafts(0, 32).begin_step(DraftPrices.of(CHEAP_ROWS, Features(1, 1, 0)))
+    assert not NgramDrafts(8, 32).begin_step(DraftPrices.of(CHEAP_ROWS, Features(0, 0, 0)))
 
 
 def test_a_long_prompt_is_taken_in_over_several_steps() -> None:
@@ -150,7 +142,7 @@ def test_a_long_prompt_is_taken_in_over_several_steps() -> None:
     sequence, steps = decoding(tokens), 0
     while True:
         steps += 1
-        assert lookups.begin_step(CHEAP_ROWS, Features(1, 1, 0))
+        assert lookups.begin_step(DraftPrices.of(CHEAP_ROWS, Features(1, 1, 0)))
         if lookups.draft(sequence, 1).token_ids == (30,):
             break
     per_step = 10_100 * INDEXED_PER_STEP_US
@@ -158,7 +150,7 @@ def test_a_long_prompt_is_taken_in_over_several_steps() -> None:
     assert lookups._rows["a"].lookup.num_indexed - 1 <= per_step
     while lookups._rows["a"].lookup.num_indexed < len(tokens):
         steps += 1
-        assert lookups.begin_step(CHEAP_ROWS, Features(1, 1, 0))
+        assert lookups.begin_step(DraftPrices.of(CHEAP_ROWS, Features(1, 1, 0)))
         lookups.draft(sequence, 1)
     assert steps >= len(tokens) / per_step
 

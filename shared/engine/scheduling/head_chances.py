@@ -1,0 +1,44 @@
+"""Learn how often the tokens of a draft head are right, by the confidence that it states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from shared.engine.scheduling.drafter import CONFIDENCE_BINS, bin_of
+from shared.engine.scheduling.match_chances import Bet
+
+_LEARNING = 0.03  # weight of a token that was right or wrong
+_TRUST_LEARNING = 0.1
+_LEAST_TRUST, _MOST_TRUST = 0.3, 1.3
+
+
+class HeadChances:
+    """Of all sequences; each is `trusted` more or less than that. At first a head is believed."""
+
+    def __init__(self) -> None:
+        self.by_bin = [(place + 0.5) / CONFIDENCE_BINS for place in range(CONFIDENCE_BINS)]
+
+    def chance(self, confidence: float, trust: float) -> float:
+        return min(1.0, trust * self.by_bin[bin_of(confidence)])
+
+    def bet(self, confidences: Sequence[float], trust: float, price: float) -> Bet:
+        """Return how many tokens are each right, with all before it, more often than it costs to verify."""
+        chance, count, gain = 1.0, 0, 0.0
+        for confidence in confidences:
+            chance *= self.chance(confidence, trust)
+            if chance < price:
+                break
+            count += 1
+            gain += chance - price
+        return Bet(count, gain)
+
+    def learn(self, confidences: Sequence[float], accepted: int, trust: float) -> float:
+        """Learn from a step that verified tokens of these confidences; those after the first wrong one say
+        nothing. Returns how far their sequence is trusted from now on."""
+        for place, confidence in enumerate(confidences[: accepted + 1]):
+            right, where = place < accepted, bin_of(confidence)
+            surprise = right - self.chance(confidence, trust)
+            trust = min(_MOST_TRUST, max(_LEAST_TRUST, trust * math.exp(_TRUST_LEARNING * surprise)))
+            self.by_bin[where] += _LEARNING * (right - self.by_bin[where])
+        return trust

@@ -1,0 +1,169 @@
+"""When a head is asked for drafts, and how much of them is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shared.blocks.block_hash import BlockHasher
+from shared.engine import SamplingParams
+from shared.engine.scheduling.draft_prices import DraftPrices
+from shared.engine.scheduling.drafter import CONFIDENCE_BINS, DraftRequest, HeadDraft, Taps
+from shared.engine.scheduling.head_drafts import LEAST_SHARE_US, RETRY_AFTER, HeadDrafts
+from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
+from tests.support.clock import FakeClock
+
+WIDTH = 6
+CHEAP = DraftPrices(10_000.0, 10_000.0, 0.1, 0.0)
+DEAR = DraftPrices(10_000.0, 10_000.0, 0.9, 0.0)
+
+
+class PlayedHead:
+    """Says the same of every token, which takes `token_us`; it knows whom it was asked for."""
+
+    def __init__(self, clock: FakeClock, confidence: float = 0.9, token_us: int = 500) -> None:
+        self.asked: list[DraftRequest] = []
+        self.taps: list[list[float]] = []
+        self._clock = clock
+        self._confidence = confidence
+        self._token_us = token_us
+
+    @property
+    def tap_width(self) -> int:
+        return WIDTH
+
+    def draft(
+        self, taps: Taps, requests: Sequence[DraftRequest], chances: Sequence[float]
+    ) -> list[HeadDraft]:
+        assert len(chances) == CONFIDENCE_BINS
+        self.asked += requests
+        self.taps += [taps[each.slot].tolist() for each in requests]
+        steps = sum(each.length for each in requests)
+        self._clock.advance(steps * self._token_us / 1e6)
+        return [
+            HeadDraft(tuple(range(each.length)), (self._confidence,) * each.length, each.length)
+            for each in requests
+        ]
+
+
+def decoding(key: str = "a", num_tokens: int = 10) -> LiveSequence:
+    chain = HashChain([], None, BlockHasher())
+    tokens = list(range(num_tokens))
+    sequence = LiveSequence(key, 1, tokens, 1, SamplingParams(), SequenceStatus.ACTIVE, chain)
+    sequence.num_computed = num_tokens - 1
+    return sequence
+
+
+class Asked:
+    """A head's drafts for sequences whose hidden states are known."""
+
+    def __init__(self, *sequences: LiveSequence, room: int = 32, **head: float) -> None:
+        self.clock = FakeClock()
+        self.head = PlayedHead(self.clock, **head)  # type: ignore[arg-type]  # its own numbers
+        self.drafts = HeadDrafts(self.head, 4, room, now_ns=lambda: round(1e9 * self.clock.monotonic_s()))
+        self.sequences = sequences
+        self.keep()
+
+    def keep(self) -> None:
+        taps = np.arange(WIDTH * len(self.sequences), dtype=np.float32).reshape(-1, WIDTH)
+        self.drafts.keep([(each, place) for place, each in enumerate(self.sequences)], taps)
+
+    def step(self, *, right: bool, gain: float = 0.0, prices: DraftPrices = CHEAP) -> list[int]:
+        """Plan a step, and verify what is drafted; returns how long the drafts are."""
+        if not self.drafts.begin_step(prices):
+            return [0] * len(self.sequences)
+        asked = [
+            (each, request)
+            for each in self.sequences
+            if (request := self.drafts.request(each, 8, gain)) is not None
+        ]
+        lengths = dict.fromkeys((each.key for each in self.sequences), 0)
+        for (each, _), offer in zip(asked, self.drafts.ask(asked) if asked else [], strict=True):
+            lengths[each.key] = len(offer.token_ids)
+            if offer.token_ids:
+                self.drafts.judge(each.key, offer.confidences, len(offer.token_ids) * right)
+        return list(lengths.values())
+
+
+def test_a_sequence_is_drafted_for_from_its_last_hidden_states() -> None:
+    asked = Asked(decoding("a"), decoding("b", 20))
+    assert min(asked.step(right=True)) > 2
+    assert asked.head.taps == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert [(each.token_id, each.position) for each in asked.head.asked] == [(9, 10), (19, 20)]
+
+
+def test_without_hidden_states_of_the_last_token_a_head_is_not_asked() -> None:
+    asked = Asked(decoding())
+    asked.sequences[0].tokens.append(5)
+    assert asked.step(right=True) == [0]
+    asked.keep()
+    assert asked.step(right=True) != [0]
+    asked.drafts.forget("a")
+    assert asked.step(right=True) == [0]
+
+
+def test_there_is_room_for_as_many_sequences_as_may_be_held() -> None:
+    asked = Asked(*(decoding(key) for key in "abcde"))
+    assert asked.step(right=True)[4] == 0
+    asked.drafts.forget("a")
+    asked.sequences = asked.sequences[1:]
+    asked.keep()
+    assert asked.step(right=True)[3] > 0
+
+
+def test_no_more_is_drafted_than_a_step_has_room_for() -> None:
+    assert sum(Asked(*(decoding(key) for key in "abc"), room=5).step(right=True)) == 5
+
+
+def test_a_token_is_verified_where_it_is_right_more_often_than_it_costs() -> None:
+    unsure = Asked(decoding(), confidence=0.5)
+    (length,) = unsure.step(right=True)
+    assert 0 < length < 8  # 0.53 ** 4 is less than a tenth
+
+
+def test_nobody_asks_where_tokens_are_dear_or_steps_are_short() -> None:
+    asked = Asked(decoding())
+    assert not asked.drafts.begin_step(DEAR)
+    assert not asked.drafts.begin_step(DraftPrices(10.0, LEAST_SHARE_US - 1, 0.1, 0.0))
+    assert not asked.drafts.begin_step(None)
+    asked.drafts.longest = 0
+    assert not asked.drafts.begin_step(CHEAP)
+
+
+def test_nobody_asks_where_text_promises_more() -> None:
+    asked = Asked(decoding())
+    assert asked.step(right=True, gain=7.5) == [0]
+    assert asked.step(right=True, gain=0.1) != [0]
+
+
+def test_a_useless_head_is_asked_for_one_token_in_a_step_of_many() -> None:
+    asked = Asked(decoding())
+    for _ in range(100):
+        asked.step(right=False)
+    lengths = [asked.step(right=False)[0] for _ in range(2 * RETRY_AFTER)]
+    assert sorted(lengths) == [0] * (2 * RETRY_AFTER - 2) + [1, 1]
+
+
+def test_a_new_sequence_begins_with_what_others_have_shown() -> None:
+    asked = Asked(*(decoding(key) for key in "abc"))
+    for _ in range(100):
+        asked.step(right=False)
+    asked.sequences = (decoding("new"),)
+    asked.keep()
+    assert [asked.step(right=True) for _ in range(20)].count([0]) >= 19
+
+
+def test_a_head_that_takes_longer_than_it_saves_is_not_asked() -> None:
+    asked = Asked(decoding(), token_us=9_000)
+    for _ in range(40):
+        asked.step(right=True)
+    assert [asked.step(right=True) for _ in range(20)].count([0]) >= 19
+
+
+def test_what_a_head_took_is_told_of_its_step_alone() -> None:
+    asked = Asked(decoding())
+    asked.step(right=True)
+    assert asked.drafts.drafting_us == 4000
+    asked.drafts.begin_step(CHEAP)
+    assert asked.drafts.drafting_us == 0
