@@ -71,7 +71,11 @@ class DecodeConfig(EngineServiceConfig):
         minimum=0,
         maximum=4096,
     )
-
+    draft_head: str = field_of(
+        "",
+        help="directory of a draft head of the model, which drafts where it promises more than text does; "
+        "empty = none",
+    )
     default_sampling: tuple[str, ...] = field_of(
         (),
         help="what a request takes that does not say, as temperature=0.7, over what the model's makers say; "
@@ -88,4 +92,5 @@ class DecodeConfig(EngineServiceConfig):
             ngram_tokens=self.ngram_tokens,
             ngram_batch_tokens=self.draft_batch_tokens,
             ngram_scopes=self.ngram_scopes,
+            draft_head=self.draft_head,
         )

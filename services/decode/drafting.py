@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from services.decode.config import DecodeConfig
 from services.decode.drafts import DraftBook, longest_at
@@ -10,6 +11,7 @@ from services.decode.driver import DecodeDriver, DraftUse
 from services.decode.job import DecodeJob
 from shared.degradation import DegradationLevel
 from shared.engine import TokenOutput
+from shared.engine.scheduling.head_drafts import HEAD_TOKENS
 from shared.messages import Held
 from shared.process.service import Service
 from shared.telemetry import metrics
@@ -41,7 +43,7 @@ class Drafting:
 
     def advance(self, output: TokenOutput) -> None:
         """Take note of a step of a job that goes on."""
-        drafted = not output.looked_up
+        drafted = drafted_by(output) == "speculator"
         self.book.advance(
             output.key,
             output.token_ids,
@@ -53,7 +55,7 @@ class Drafting:
         """Count what was guessed in a step, by who guessed it."""
         for output in outputs:
             if output.proposed_drafts:
-                source = "lookup" if output.looked_up else "speculator"
+                source = drafted_by(output)
                 metrics.DRAFT_PROPOSED.labels(source=source).inc(output.proposed_drafts)
                 metrics.DRAFT_ACCEPTED.labels(source=source).inc(output.accepted_drafts)
 
@@ -76,6 +78,7 @@ class Drafting:
         if level is not self.book.level:
             self.book.level = level
             self._driver.limit_ngrams(longest_at(level, self._driver.engine.config.ngram_tokens))
+            self._driver.limit_head(longest_at(level, HEAD_TOKENS))
 
     def _told_level(self) -> DegradationLevel:
         """Return the highest level that gateways tell of the model that is served here."""
@@ -90,3 +93,10 @@ class Drafting:
     def held(self) -> Iterable[Held]:
         """Return its sessions, for audits."""
         return (Held(request_id, "draft", 1, "") for request_id, _ in self.book.held())
+
+
+def drafted_by(output: TokenOutput) -> Literal["lookup", "head", "speculator"]:
+    """Return who has made the drafts that a step verified."""
+    if output.looked_up:
+        return "lookup"
+    return "head" if output.from_head else "speculator"

@@ -120,6 +120,10 @@ class DecodeDriver(EngineDriver[None]):
         """Let steps draft so many tokens at most from a sequence's own text."""
         self._orders.append(lambda engine: engine.limit_ngrams(longest))
 
+    def limit_head(self, longest: int) -> None:
+        """Let steps draft so many tokens at most with a draft head."""
+        self._orders.append(lambda engine: engine.limit_head(longest))
+
     def take_report(self) -> StepReport | None:
         """The next of what the engine has done; None when the loop knows all of it. Raises what the engine
         raised, behind all else."""

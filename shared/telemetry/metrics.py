@@ -363,7 +363,7 @@ WARMED_TOKENS = Counter("penstock_warmed_tokens_total", "Prompt tokens computed 
 
 DRAFT_PROPOSED = Counter(
     "penstock_draft_proposed_total",
-    "Draft tokens verified, by who drafted: speculator or lookup.",
+    "Draft tokens verified, by who drafted: speculator, lookup or head.",
     ["source"],
 )
 DRAFT_ACCEPTED = Counter(

@@ -56,6 +56,12 @@ def test_processes_weights_and_pools_are_counted() -> None:
     assert need.full_bytes == need.services_bytes + need.weights_bytes + 3 * 256 * MIB
 
 
+def test_a_draft_head_has_weights_in_every_decode_worker(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(4 * MB))
+    heads = need_of("--decode", "2", environ={"PENSTOCK_DECODE_DRAFT_HEAD": str(tmp_path)})
+    assert heads.weights_bytes - need_of("--decode", "2").weights_bytes == 2 * MB
+
+
 def test_a_draft_has_weights_a_pool_and_a_process_of_its_own() -> None:
     need, without = need_of("--draft", str(SHIPPED_DRAFT)), need_of()
     assert need.weights_bytes - without.weights_bytes == stored_bytes(SHIPPED_DRAFT)
