@@ -1,13 +1,14 @@
-"""Measure what drafting from a request's own text and from earlier answers brings: tokens per step and
-second, without, with the one and with both in turns.
+"""Measure what drafting from a request's own text, from earlier answers and by a draft head brings: tokens
+per step and second, without, with the one, with both and with a head too, in turns.
 
     python -m tests.bench.bench_ngram --model DIR|FILE [--batch 1,8] [--temperature T] [--prompts N]
-                                      [--again T]
+                                      [--again T] [--head DIR|random]
 
 In process, decode steps alone: chats (first turns of MT-bench), code (HumanEval) and questions about passages
 of the documentation, as a stack's retriever finds them; `random` ids at temperature 1, where nothing is to be
 found, for any model. Answers end where the model ends them, and have to be the same all ways. Earlier answers
 are those to the prompts before; with `--again` also some to the same prompts, drawn at that temperature.
+A `random` head has the sizes of one for SmolLM2 and is of no use: it shows what such a one costs.
 Beside the clock stands the process's CPU time: with `--threads 1` it says more where other programs compute
 as well. All kinds but `random` want the shared test data.
 """
@@ -26,7 +27,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from shared.engine import LLM, Engine, SamplingParams
+from shared.engine import LLM, Engine, SamplingParams, load_model_config
+from shared.engine.draft_head.config import DraftHeadConfig
+from shared.engine.scheduling.head_drafts import HEAD_TOKENS
 from shared.messages import ChatTurn
 from shared.text.retrieval_prompt import retrieval_prompt
 from shared.text.tokenizer import TextTokenizer
@@ -34,6 +37,7 @@ from shared.training.prompts import read_prompts
 from tests.bench.bench_answers import document_passages
 from tests.bench.document_questions import read_questions
 from tests.support.data import data_dir
+from tests.support.draft_heads import save_head
 
 NGRAM_TOKENS = 8
 MAX_PROMPT_TOKENS = 1024
@@ -76,16 +80,25 @@ def read_kinds(data: Path, tokenizer: TextTokenizer, count: int) -> dict[str, li
 
 
 class Arm(NamedTuple):
-    """A way to draft: how many tokens, and whose answers are kept; nobody's without a `scope`."""
+    """A way to draft: how many tokens of text and by a head, and whose answers are kept; nobody's without a
+    `scope`."""
 
     longest: int
     scope: str
+    head: int = 0
 
     def begin(self, engine: Engine, key: str, prompt: Sequence[int], params: SamplingParams) -> None:
         engine.admit(key, prompt, len(prompt), params, [], answer_scope=self.scope)
 
 
 ARMS = {"none": Arm(0, ""), "own": Arm(NGRAM_TOKENS, ""), "earlier": Arm(NGRAM_TOKENS, "one")}
+HEAD_ARMS = {
+    "none": Arm(0, ""),
+    "earlier": Arm(NGRAM_TOKENS, "one"),
+    "head": Arm(0, "", HEAD_TOKENS),
+    "both": Arm(NGRAM_TOKENS, "one", HEAD_TOKENS),
+}
+RANDOM_WIDTHS = (576, 1536, 1, 8192)  # hidden, inner, blocks, vocabulary
 
 
 def decode(
@@ -93,6 +106,7 @@ def decode(
 ) -> tuple[Decoded, list[list[int]]]:
     """All of them at once, to their ends."""
     engine.limit_ngrams(arm.longest)
+    engine.limit_head(arm.head)
     keys = [f"r{number}" for number in range(len(prompts))]
     for key, prompt in zip(keys, prompts, strict=True):
         arm.begin(engine, key, prompt, params)
@@ -118,6 +132,29 @@ def decode(
     return seen, list(drawn.values())
 
 
+def arms_of(engine: Engine) -> dict[str, Arm]:
+    return HEAD_ARMS if engine.config.draft_head else ARMS
+
+
+def random_head(folder: Path, model: Path) -> Path:
+    """Save a head that knows nothing of `model`."""
+    target = load_model_config(model)
+    hidden, inner, blocks, vocab = RANDOM_WIDTHS
+    layers = len(target.layers)
+    config = DraftHeadConfig(
+        "",
+        target.vocab_size,
+        target.hidden_size,
+        hidden,
+        inner,
+        blocks,
+        (layers // 10, layers // 2, layers - 1),
+        min(vocab, target.vocab_size),
+        1e-5,
+    )
+    return save_head(folder, config)
+
+
 def measure(
     engine: Engine, prompts: Sequence[Sequence[int]], batch: int, params: SamplingParams, again: float
 ) -> dict[str, float]:
@@ -127,17 +164,19 @@ def measure(
     if again:
         for group in groups:
             decode(engine, group, replace(params, temperature=again, seed=11), ARMS["earlier"])
-    sums = {name: Decoded() for name in ARMS}
+    arms = arms_of(engine)
+    *_, full = arms
+    sums = {name: Decoded() for name in arms}
     ratios: list[float] = []
     for number, group in enumerate(groups):
-        names = list(ARMS)
+        names = list(arms)
         order = names[number % len(names) :] + names[: number % len(names)]
-        found = {name: decode(engine, group, params, ARMS[name]) for name in order}
+        found = {name: decode(engine, group, params, arms[name]) for name in order}
         for name, (decoded, answers) in found.items():
             sums[name].add(decoded)
             if answers != found["none"][1]:
                 sys.exit("the answers differ")
-        ratios.append(found["none"][0].cpu_us / found["earlier"][0].cpu_us)
+        ratios.append(found["none"][0].cpu_us / found[full][0].cpu_us)
     row: dict[str, float] = {}
     for name, decoded in sums.items():
         row |= {
@@ -163,17 +202,22 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16, help="of each kind")
     parser.add_argument("--tokens", type=int, default=160, help="of an answer at most")
     parser.add_argument("--again", type=float, default=0.0, metavar="T", help="each was answered before at T")
+    parser.add_argument("--head", default="", metavar="DIR", help="a draft head, or random")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     wanted = options.kinds.split(",")
     batches = [int(part) for part in options.batch.split(",")]
     most = max(batches)
+    head = options.head
+    if head == RANDOM:
+        head = str(random_head(Path(tempfile.mkdtemp(prefix="penstock-head-")), options.model))
     llm = LLM(
         options.model,
         threads=options.threads,
         ngram_tokens=NGRAM_TOKENS,
         ngram_scopes=1,
+        draft_head=head,
         max_sequences=most,
         max_batch_tokens=max(512, most),
         kv_blocks=most * (MAX_PROMPT_TOKENS + options.tokens + 32) // 16 + 2 * most,
@@ -205,7 +249,7 @@ def main() -> None:
         return
     print("prompts        drafts from  tokens/s  ratio  of CPU  tokens/step  drafted  right")
     for name, row in found.items():
-        for arm in ARMS:
+        for arm in arms_of(llm.engine):
             print(
                 f"{name:14} {arm:11} {row[f'{arm}_tokens_per_s']:9.0f} {row[f'{arm}_ratio']:6.3f}"
                 f" {row[f'{arm}_cpu_ratio']:7.3f} {row[f'{arm}_tokens_per_step']:12.2f}"
