@@ -158,7 +158,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             case messages.TakeOver(tenant):
                 await self._give_stream(delivery, tenant)
             case messages.DraftBlock() as block:
-                self._drafting.book.receive(block)
+                self._drafting.receive(block, delivery.sender)
             case messages.DraftResync(request_ids, epochs):
                 self._drafting.book.resync(request_ids, epochs)
             case message:

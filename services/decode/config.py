@@ -58,6 +58,13 @@ class DecodeConfig(EngineServiceConfig):
     draft_batch_tokens: int = field_of(
         32, help="most draft tokens per step over the whole batch", minimum=0, maximum=1 << 16
     )
+    draft_fan: int = field_of(
+        3,
+        help="likeliest ids at each place of a round behind which a speculator drafts ahead of time, "
+        "if its cores are its own; 0 = none",
+        minimum=0,
+        maximum=16,
+    )
     ngram_tokens: int = field_of(
         -1,
         help="most tokens drafted from a request's own text per step, where no draft has come; 0 = none, "

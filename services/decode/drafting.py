@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from services.decode.ahead.draft_offers import DraftUse
 from services.decode.config import DecodeConfig
 from services.decode.drafts import DraftBook, longest_at
-from services.decode.driver import DecodeDriver, DraftUse
+from services.decode.driver import DecodeDriver
 from services.decode.job import DecodeJob
 from shared.degradation import DegradationLevel
 from shared.engine import TokenOutput
 from shared.engine.scheduling.head_drafts import HEAD_TOKENS
-from shared.messages import Held
+from shared.messages import DraftBlock, Held
 from shared.process.service import Service
+from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 from shared.worker.outbox import Outbox
 
@@ -26,7 +28,9 @@ class Drafting:
         self._service = service
         self._driver = driver
         self._outbox = outbox
-        self.book = DraftBook(service.instance, config.draft_tokens, config.draft_batch_tokens)
+        self.book = DraftBook(
+            service.instance, config.draft_tokens, config.draft_batch_tokens, config.draft_fan
+        )
         self._late_counted = 0
 
     def open_draft(self, job: DecodeJob) -> None:
@@ -59,14 +63,20 @@ class Drafting:
                 metrics.DRAFT_PROPOSED.labels(source=source).inc(output.proposed_drafts)
                 metrics.DRAFT_ACCEPTED.labels(source=source).inc(output.accepted_drafts)
 
+    def receive(self, block: DraftBlock, sender: str) -> None:
+        """Take what a speculator has drafted; one that says who it is speaks for its own sessions alone."""
+        self.book.receive(block, sender, SYSTEM_CLOCK.monotonic_s())
+
     def record_uses(self, uses: Sequence[DraftUse]) -> None:
-        """Take note of how far the engine was when drafts came to it."""
+        """Take note of how far the engine was when drafts came to it, and of rounds that have ended."""
         for use in uses:
-            self.book.record_use(use.key, use.behind, use.late)
+            self.book.record_use(use)
+            if use.ended is not None:
+                metrics.DRAFT_ROUNDS.labels(end=use.ended).inc()
 
     async def send(self) -> None:
         """Tell the speculators what has become final, and what is wanted next."""
-        for speculator, request_id, epoch, message in self.book.outgoing():
+        for speculator, request_id, epoch, message in self.book.outgoing(SYSTEM_CLOCK.monotonic_s()):
             await self._outbox.tell("speculator", speculator, message, request_id, epoch)
         late = self.book.counts.late
         metrics.DRAFT_LATE.inc(late - self._late_counted)

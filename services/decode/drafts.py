@@ -10,10 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from services.decode.ahead.answer_times import AnswerTimes
+from services.decode.ahead.draft_fan import DraftFan
+from services.decode.ahead.draft_offers import DraftUse, Proposal, RoundEnd
 from services.decode.draft_length import DraftLength
 from shared.degradation import DegradationLevel
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, pack_ids
 from shared.sampling.parameters import SamplingParams
+from shared.worker.drafts.draft_tree import DraftTree, trees_of
+from shared.worker.drafts.prefix_digest import PrefixDigest
 from shared.worker.wire import sequence_key
 
 REOPEN_AFTER_TOKENS = 16
@@ -32,14 +37,6 @@ class Outgoing(NamedTuple):
     message: DraftOpen | DraftCommit | DraftClose
 
 
-class Proposal(NamedTuple):
-    """Guesses for the tokens from `base` on, for the engine to verify."""
-
-    key: str
-    base: int
-    token_ids: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class _Session:
     request_id: str
@@ -49,14 +46,18 @@ class _Session:
     prompt_len: int
     sampling: SamplingParams
     length: DraftLength
+    fan: DraftFan
     known: bool = False  # the speculator was num_sent of it, and has not said that it lost it
     num_sent: int = 0  # how many of `tokens` the speculator has been sent
     advanced: bool = True
     open_at: int = 0  # do not open (again) before the sequence is this long
     reopen_after: int = REOPEN_AFTER_TOKENS
     lag: int = 1  # tokens that were decoded between the last commit and the use of its answer
-    block: tuple[int, tuple[int, ...]] | None = None  # (base, ids) of the newest answer
+    tree: DraftTree | None = None  # the newest answer, until it is proposed
     adapter: str = ""  # what clients call it
+    digest: PrefixDigest = field(default_factory=PrefixDigest)  # of what the speculator has been sent
+    asked_s: float = 0.0  # when the last commit went out
+    is_fanned: bool = False  # it asked for branches
 
 
 @dataclass(slots=True)
@@ -75,14 +76,19 @@ class DraftBook:
     `longest`: most tokens wanted per request and step. `batch_tokens`: most over the whole batch, so that
     drafts shrink as the batch grows: a full batch has no idle arithmetic to bet with. A commit asks for more,
     by what will have been decoded when the answer comes: at least the token of the step that runs meanwhile.
+    `widest`: most ids that may follow at each place of a round for which drafts are wanted ahead of time.
     """
 
     decode: str
     longest: int
     batch_tokens: int
+    widest: int = 0
     counts: DraftCounts = field(default_factory=DraftCounts)
     level: DegradationLevel = DegradationLevel.NONE
     """The degradation of this worker's model now: it leaves out half of every draft, then all of them."""
+    step_us: int = 0
+    """The time of a step of the batch; 0 while it is not known."""
+    _times: AnswerTimes = field(default_factory=AnswerTimes)
     _sessions: dict[str, _Session] = field(default_factory=dict)
     _closed: list[_Session] = field(default_factory=list)
 
@@ -107,6 +113,7 @@ class DraftBook:
             prompt_len,
             sampling,
             DraftLength(self.longest),
+            DraftFan(self.widest),
             adapter=adapter,
         )
 
@@ -132,6 +139,7 @@ class DraftBook:
         nothing of them."""
         for key in [key for key, session in self._sessions.items() if session.speculator == speculator]:
             self.close_draft(key)
+        self._times.forget(speculator)
 
     def resync(self, request_ids: Iterable[str], epochs: Iterable[int]) -> None:
         """The speculator does not know these sessions (any more)."""
@@ -139,48 +147,56 @@ class DraftBook:
             session = self._sessions.get(sequence_key(request_id, epoch))
             if session is not None:
                 session.known = False
-                session.block = None
+                session.tree = None
 
-    def receive(self, block: DraftBlock) -> None:
-        """Keep the newest answer of each row until the next step; unknown rows are over and count as late."""
-        for request_id, epoch, base, ids in zip(
-            block.request_ids, block.epochs, block.bases, block.token_ids, strict=True
-        ):
+    def receive(self, block: DraftBlock, speculator: str, now_s: float) -> None:
+        """Keep the newest answer of each row until the next step; rows of sessions that are over, or that
+        have another speculator, count as late. Raises ProtocolError for a block that nobody may send."""
+        for request_id, epoch, tree, took_us in trees_of(block):
             session = self._sessions.get(sequence_key(request_id, epoch))
-            if session is None:
-                self.counts.late += len(ids)
-            elif ids and (session.block is None or session.block[0] <= base):
-                session.block = (base, ids)
+            if session is None or speculator not in ("", session.speculator):
+                self.counts.late += len(tree.token_ids)
+                continue
+            if took_us > 0 and tree.base == session.num_sent:
+                self._times.observe(session.speculator, now_s - session.asked_s, took_us)
+            if tree.token_ids and tree.base >= (session.tree.base if session.tree else 0):
+                session.tree = tree
 
     def proposals(self) -> list[Proposal]:
-        """Return the answers that are still ahead of each sequence; the others are dropped and counted
-        late."""
+        """Return the answers that are still ahead of each sequence; the others are dropped, those without
+        branches counted late."""
         found: list[Proposal] = []
         for key, session in self._sessions.items():
-            if session.block is None:
+            tree, session.tree = session.tree, None
+            if tree is None:
                 continue
-            base, ids = session.block
-            session.block = None
-            session.lag = max(1, min(len(session.tokens) - base, MAX_LAG_TOKENS))
-            rest = still_ahead(session.tokens, base, ids)
-            if rest:
-                found.append(Proposal(key, len(session.tokens), rest))
-            else:
-                self.counts.late += len(ids)
-                session.length.observe(len(ids), 0)
+            num_known = len(session.tokens)
+            if not tree.branches:
+                session.lag = max(1, min(num_known - tree.base, MAX_LAG_TOKENS))
+            if tree.base <= num_known and tree.rest_after(session.tokens[tree.base :]):
+                found.append(Proposal(key, tree, num_known))
+            elif not tree.branches:
+                self._count_late(session, len(tree.token_ids))
         return found
 
-    def record_use(self, key: str, behind: int, late: int) -> None:
-        """The engine had decoded `behind` tokens more when a proposal came to it; `late` guesses were of no
-        use then."""
-        self.counts.late += late
-        session = self._sessions.get(key)
-        if session is not None:
-            session.lag = min(session.lag + behind, MAX_LAG_TOKENS)
-            if late:
-                session.length.observe(late, 0)
+    def record_use(self, use: DraftUse) -> None:
+        """Take note of a draft that came to the engine, or of a round that has ended there."""
+        session = self._sessions.get(use.key)
+        if session is None:
+            self.counts.late += use.late
+            return
+        if use.late:
+            self._count_late(session, use.late)
+        if use.ended is not None and session.is_fanned:
+            session.fan.observe(in_time=use.ended is not RoundEnd.LATE)
+        elif use.ended is None:
+            session.lag = min(session.lag + use.behind, MAX_LAG_TOKENS)
 
-    def outgoing(self) -> list[Outgoing]:
+    def _count_late(self, session: _Session, num_tokens: int) -> None:
+        self.counts.late += num_tokens
+        session.length.observe(num_tokens, 0)
+
+    def outgoing(self, now_s: float) -> list[Outgoing]:
         """Messages after a step: sessions to open and to close, and one commit per speculator."""
         if self.level >= DegradationLevel.NO_DRAFTS:
             return self._closes()
@@ -193,8 +209,11 @@ class DraftBook:
             session.advanced = False
             wanted = session.length.next(limit)
             if wanted:
-                rows.setdefault(session.speculator, []).append((session, wanted + session.lag))
-        messages += [Outgoing(speculator, "", 0, self._commit(chosen)) for speculator, chosen in rows.items()]
+                rows.setdefault(session.speculator, []).append((session, wanted))
+        messages += [
+            Outgoing(speculator, "", 0, self._commit(speculator, chosen, now_s))
+            for speculator, chosen in rows.items()
+        ]
         return messages
 
     def held(self) -> list[tuple[str, int]]:
@@ -210,6 +229,7 @@ class DraftBook:
                 continue
             session.known = session.advanced = True
             session.num_sent = len(session.tokens)
+            session.digest = PrefixDigest(session.tokens)
             session.open_at = session.num_sent + session.reopen_after
             session.reopen_after = min(2 * session.reopen_after, MAX_REOPEN_AFTER_TOKENS)
             message = DraftOpen(
@@ -235,19 +255,31 @@ class DraftBook:
             for speculator, sessions in by_speculator.items()
         ]
 
-    def _commit(self, rows: Sequence[tuple[_Session, int]]) -> DraftCommit:
+    def _commit(self, speculator: str, rows: Sequence[tuple[_Session, int]], now_s: float) -> DraftCommit:
         """Tokens that were not asked drafts for wait here, so the speculator never sees a gap."""
-        message = DraftCommit(
+        within_us = self._times.within_us(speculator, self.step_us) if self.step_us else 0
+        bases = tuple(session.num_sent for session, _ in rows)
+        token_ids = tuple(tuple(session.tokens[session.num_sent :]) for session, _ in rows)
+        fans = tuple(
+            0 if self.step_us and within_us <= 0 else session.fan.next(wanted, len(self._sessions))
+            for session, wanted in rows
+        )
+        for (session, _), new, fan in zip(rows, token_ids, fans, strict=True):
+            session.num_sent += len(new)
+            session.digest.extend(new)
+            session.asked_s, session.is_fanned = now_s, fan > 0
+        return DraftCommit(
             decode=self.decode,
             request_ids=tuple(session.request_id for session, _ in rows),
             epochs=tuple(session.epoch for session, _ in rows),
-            bases=tuple(session.num_sent for session, _ in rows),
-            token_ids=tuple(tuple(session.tokens[session.num_sent :]) for session, _ in rows),
-            lengths=tuple(wanted for _, wanted in rows),
+            bases=bases,
+            token_ids=token_ids,
+            lengths=tuple(wanted + session.lag for session, wanted in rows),
+            fans=fans,
+            ahead_lengths=tuple(wanted for _, wanted in rows),
+            within_us=max(0, within_us),
+            prefix_digests=tuple(session.digest.value for session, _ in rows),
         )
-        for session, _ in rows:
-            session.num_sent = len(session.tokens)
-        return message
 
 
 def longest_at(level: DegradationLevel, longest: int) -> int:
@@ -255,15 +287,3 @@ def longest_at(level: DegradationLevel, longest: int) -> int:
     if level >= DegradationLevel.NO_DRAFTS:
         return 0
     return min(longest, max(1, longest // 2)) if level >= DegradationLevel.SHORT_DRAFTS else longest
-
-
-def still_ahead(tokens: Sequence[int], base: int, ids: Sequence[int]) -> tuple[int, ...]:
-    """The guesses after the end of `tokens`, if those before it turned out right; else nothing.
-
-    A block that was asked for before the last step lies behind by that step's tokens: when they are the
-    block's own first ids, the rest of it is as good as a fresh one.
-    """
-    behind = len(tokens) - base
-    if behind < 0 or behind >= len(ids) or list(tokens[base:]) != list(ids[:behind]):
-        return ()
-    return tuple(ids[behind:])

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from services.decode.drafts import Proposal, still_ahead
+from services.decode.ahead.draft_offers import DraftOffers, DraftUse, Proposal
 from services.decode.job import DecodeJob
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine import BLOCK_TOKENS, AdmitResult, Engine, KvLoan, Reservation, StepResult
@@ -30,16 +30,6 @@ class Admitted:
 
     job: DecodeJob
     outcome: Reservation | AdmitResult | PenstockError | None
-
-
-@dataclass(frozen=True, slots=True)
-class DraftUse:
-    """A proposal as it came to the engine: that had decoded `behind` tokens more than whoever made it knew
-    of, and what was left of the guesses was verified, or they were `late`."""
-
-    key: str
-    behind: int
-    late: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +66,7 @@ class DecodeDriver(EngineDriver[None]):
         self._num_reported = 0  # the engine's thread's own, as are the next
         self._admitted: list[Admitted] = []
         self._loans: list[Loaned] = []
-        self._proposals: dict[str, Proposal] = {}
+        self._draft_offers = DraftOffers()
         self._closing = False
         self._loop: asyncio.AbstractEventLoop
 
@@ -108,9 +98,9 @@ class DecodeDriver(EngineDriver[None]):
         self._orders.append(lambda engine: self._loans.append(_halt(engine, key, base)))
 
     def propose(self, proposals: Sequence[Proposal]) -> None:
-        """Let the next step verify these drafts."""
+        """Let the next steps verify what fits of these drafts."""
         if proposals:
-            self._orders.append(lambda _: self._proposals.update((each.key, each) for each in proposals))
+            self._orders.append(lambda _: self._draft_offers.take(proposals))
 
     def close_thinking(self, key: str) -> None:
         """Let what a job's model thinks end before the next step."""
@@ -171,8 +161,7 @@ class DecodeDriver(EngineDriver[None]):
                 return
             if not engine.pause():
                 continue
-            draft_uses = [_offer(engine, proposal) for proposal in self._proposals.values()]
-            self._proposals.clear()
+            draft_uses = self._draft_offers.offer(engine)
             result = engine.step()
             self.activity.move()
             self._report(draft_uses, result)
@@ -183,13 +172,6 @@ class DecodeDriver(EngineDriver[None]):
         report = StepReport(admitted, loans, draft_uses, result, self._take_snapshot())
         self._num_reported += 1
         self._loop.call_soon_threadsafe(self._take_in, report)
-
-
-def _offer(engine: Engine, proposal: Proposal) -> DraftUse:
-    decided = engine.tokens_since(proposal.key, proposal.base)
-    rest = still_ahead(decided, 0, proposal.token_ids)
-    used = bool(rest) and engine.propose(proposal.key, proposal.base + len(decided), rest)
-    return DraftUse(proposal.key, len(decided), 0 if used else len(proposal.token_ids))
 
 
 def loan_key(key: str) -> str:

@@ -89,6 +89,7 @@ class StepResults:
         if result.batch_tokens:  # else draws that had waited for masks
             self._rate.observe(num_tokens, result.step_us)
         self._pace.observe_step(result)
+        self._drafting.book.step_us = self._pace.plain_step_us
         metrics.PREEMPTIONS.inc(len(result.preempted_keys))
         metrics.MASK_WAITS.inc(result.mask_waits)
         metrics.RESTS.inc(result.num_resting)

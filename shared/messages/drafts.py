@@ -27,6 +27,11 @@ class DraftCommit:
 
     Row i: `token_ids[i]` are final from position `bases[i]` on; draft `lengths[i]` tokens after
     them (0 = none wanted).
+
+    What is verified meanwhile ends somewhere: for each number of ids that may be accepted, draft
+    `ahead_lengths[i]` tokens behind each of the `fans[i]` likeliest that may follow there (0 = none wanted).
+    It is of use within `within_us` of the commit (0 = unknown). `prefix_digests[i]` is that of all tokens
+    that are final: who finds another has lost some, and drafts for a text that nobody writes.
     """
 
     decode: str
@@ -35,16 +40,27 @@ class DraftCommit:
     bases: tuple[int, ...]
     token_ids: tuple[tuple[int, ...], ...]
     lengths: tuple[int, ...]
+    fans: tuple[int, ...] = ()
+    ahead_lengths: tuple[int, ...] = ()
+    within_us: int = 0
+    prefix_digests: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DraftBlock:
-    """speculator → decode: row i drafts token_ids[i] from position bases[i] on. Late ones are dropped."""
+    """speculator → decode: row i drafts token_ids[i] from position bases[i] on. Late ones are dropped.
+
+    `branches[i]`, the likeliest first, are for the round that verifies these ids. Each is a run of integers:
+    how many of them it takes to be right, the id that follows instead of the next one, the number of its own
+    ids, these ids. The answer left `took_us[i]` after the commit that it answers had come.
+    """
 
     request_ids: tuple[str, ...]
     epochs: tuple[int, ...]
     bases: tuple[int, ...]
     token_ids: tuple[tuple[int, ...], ...]
+    branches: tuple[tuple[int, ...], ...] = ()
+    took_us: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,6 +370,12 @@ DRAFT_ACCEPTED = Counter(
     "penstock_draft_accepted_total", "Draft tokens accepted, by who drafted.", ["source"]
 )
 DRAFT_LATE = Counter("penstock_draft_late_total", "Draft tokens that came too late to be used.")
+DRAFT_ROUNDS = Counter(
+    "penstock_draft_rounds_total",
+    "Steps with drafts of a speculator, by what of it was there for the next one: hit, missed (branches for "
+    "other outcomes), late.",
+    ["end"],
+)
 DRAFT_SESSIONS_REFUSED = Counter(
     "penstock_draft_sessions_refused_total", "Draft sessions that the draft model cannot follow."
 )

@@ -59,6 +59,7 @@ ROOMS = (
             "shared/bus",
             "shared/messages",
             "shared/kv",
+            "shared/worker/drafts/draft_tree.py",
             "shared/worker/warming.py",
             "shared/worker/wire.py",
             "services/tokenizer",

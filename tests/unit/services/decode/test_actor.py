@@ -12,8 +12,9 @@ from typing import cast
 import pytest
 
 from services.decode.actor import DecodeActor
+from services.decode.ahead.draft_offers import DraftUse
 from services.decode.config import DecodeConfig
-from services.decode.driver import DraftUse, StepReport
+from services.decode.driver import StepReport
 from services.decode.pace import DecodePace
 from shared.blocks.room import blocks_ahead
 from shared.deadline import Deadline

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.decode.drafts import Proposal
+from services.decode.ahead.draft_offers import Proposal
 from services.decode.driver import MAX_UNTAKEN_REPORTS, DecodeDriver, StepReport
 from services.decode.job import DecodeJob, read_job
 from shared.deadline import Deadline
@@ -22,6 +22,7 @@ from shared.engine.step_pacer import REMEMBERED_STEPS
 from shared.fairness.share import TenantShare
 from shared.messages import Envelope, Reserve, pack_ids
 from shared.sampling.parameters import Grammar
+from shared.worker.drafts.draft_tree import DraftTree
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
@@ -161,7 +162,7 @@ async def test_a_draft_is_verified_as_far_as_the_engine_has_not_come_itself(driv
     decoded = tuple(token for result in results for token in result.outputs[0].token_ids)
     base = len(one.token_ids)
     guesses = (*decoded, 5, 6)
-    driver.propose([Proposal(one.key, base, guesses)])
+    driver.propose([Proposal(one.key, DraftTree(base, guesses), base)])
     await driver.step_on()
     reports = await ended(driver)
     (use,) = reports[0].draft_uses
@@ -178,7 +179,7 @@ async def test_a_draft_that_guessed_wrong_or_from_beyond_the_end_is_late(
     results = [report.result for report in await joined(driver, one) if report.result is not None]
     base = len(one.token_ids) + base_off * (len(results) + 1)
     wrong = (results[0].outputs[0].token_ids[0] + 1) % 10
-    driver.propose([Proposal(one.key, base, (wrong, 5, 6))])
+    driver.propose([Proposal(one.key, DraftTree(base, (wrong, 5, 6)), base)])
     await driver.step_on()
     reports = await ended(driver)
     assert [use.late for use in reports[0].draft_uses] == [3]
