@@ -25,7 +25,9 @@ LEAST_SHARE_US = 300
 """The least time of a sequence in a step: to ask takes Python 20 µs and more, whatever the head is."""
 RETRY_AFTER = 128
 """In one step of so many all sequences are drafted one token for, whatever has come of it: text changes."""
-_OWN_LEARNING, _COMMON_LEARNING = 0.1, 0.05  # weights of one time of asking
+RETRY_BESIDE_OTHERS = 32
+"""The same for a sequence whose own drafts do not pay, where those of others do."""
+_OWN_LEARNING, _COMMON_LEARNING = 0.1, 0.03  # the least weights of one time of asking
 _COST_LEARNING = 0.1
 _WORST_COST = 4.0  # times what it took before: a call that was interrupted says little
 
@@ -92,7 +94,7 @@ class HeadDrafts:
             if row is None:
                 if not self._free:
                     continue
-                row = self._rows[sequence.key] = _Row(self._free.pop(), self._record.copy())
+                row = self._rows[sequence.key] = _Row(self._free.pop(), self._record.inherited())
             row.num_tokens = len(sequence.tokens)
             slots.append(row.slot)
             places.append(place)
@@ -129,7 +131,8 @@ class HeadDrafts:
             return None
         length, floor, need = min(most, self.longest), price, price + head_price
         if row.record.gain(price, head_price) <= gain:
-            if self._steps % RETRY_AFTER or gain:
+            others_pay = self._record.gain(price, head_price) > 0
+            if gain or self._steps % (RETRY_BESIDE_OTHERS if others_pay else RETRY_AFTER):
                 return None
             length, floor = 1, 0.0
         params = sequence.params

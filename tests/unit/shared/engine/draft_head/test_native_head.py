@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from shared.engine import load_model_config
-from shared.engine.draft_head.config import DraftHeadConfig
-from shared.engine.draft_head.native_head import NativeDraftHead
-from shared.engine.draft_head.torch_head import TorchDraftHead
-from shared.engine.draft_head.weights import load_draft_head
 from shared.engine.native.library import library
-from shared.engine.native.model import NativeModel
-from shared.engine.scheduling.drafter import CONFIDENCE_BINS, DraftRequest, HeadDraft, Taps
-from shared.engine.torch_backend.model import TorchModel
-from tests.support.draft_heads import SMALL, WIDE, random_tensors, save_head
-from tests.support.engine import make_engine, save_random_model
+from shared.engine.scheduling.drafter import CONFIDENCE_BINS, DraftRequest, HeadDraft
+from tests.support.draft_heads import SMALL, WIDE, random_tensors
+from tests.support.head_pair import SURE, HeadPair
 
 pytestmark = pytest.mark.skipif(
     library() is None, reason="the kernels were not built, or this CPU cannot run them"
 )
-SURE = [1.0] * CONFIDENCE_BINS
-ROWS = 9
 WIDE_TARGET = {
     "hidden_size": 576,
     "intermediate_size": 64,
@@ -38,42 +26,12 @@ WIDE_TARGET = {
 }
 
 
-class Pair:
-    """A head on the kernels, and the one that says what is right, of the same codes."""
-
-    def __init__(self, folder: Path, config: DraftHeadConfig, threads: int, **fields: Any) -> None:
-        target = save_random_model(folder / "target", **fields)
-        stated = load_model_config(target)
-        weights = load_draft_head(save_head(folder / "head", config), stated, target).quantized()
-        kernels, model = library(), make_engine(target, backend="native", kv_blocks=16)._model
-        right = make_engine(target, backend="torch", kv_blocks=16)._model
-        assert kernels is not None
-        assert isinstance(model, NativeModel)
-        assert isinstance(right, TorchModel)
-        self.kernels: ctypes.CDLL = kernels
-        self.ours = NativeDraftHead(kernels, weights, model, threads)
-        self.right = TorchDraftHead(weights, right.embedding_of)
-        generator = torch.Generator().manual_seed(4)
-        self.taps: Taps = (5 * torch.randn(ROWS, config.tap_width, generator=generator)).numpy()
-        self.vocab = config.target_vocab_size
-
-    def draft(self, requests: list[DraftRequest], taps: Taps | None = None) -> list[HeadDraft]:
-        self.kernels.penstock_poison_draft_head(self.ours._handle)
-        return self.ours.draft(self.taps if taps is None else taps, requests, SURE)
-
-    def requests(self, temperature: float, length: int = 4) -> list[DraftRequest]:
-        return [
-            DraftRequest(slot, 31 * slot % self.vocab, 7 + slot, temperature, 2**64 - 1 - slot, length)
-            for slot in range(ROWS)
-        ]
-
-
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return Pair(tmp_path_factory.mktemp("small"), SMALL, 2)
+def small(tmp_path_factory: pytest.TempPathFactory) -> HeadPair:
+    return HeadPair(tmp_path_factory.mktemp("small"), SMALL, 2)
 
 
-def assert_alike(pair: Pair, requests: list[DraftRequest]) -> None:
+def assert_alike(pair: HeadPair, requests: list[DraftRequest]) -> None:
     for ours, right in zip(pair.draft(requests), pair.right.draft(pair.taps, requests, SURE), strict=True):
         assert ours.token_ids == right.token_ids
         assert np.allclose(ours.confidences, right.confidences, atol=2e-3)
@@ -81,12 +39,12 @@ def assert_alike(pair: Pair, requests: list[DraftRequest]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_same_ids_are_guessed_with_the_same_confidence(small: Pair, temperature: float) -> None:
+def test_the_same_ids_are_guessed_with_the_same_confidence(small: HeadPair, temperature: float) -> None:
     assert_alike(small, small.requests(temperature))
 
 
 def test_the_same_ids_are_guessed_at_the_widths_of_smollm2(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, WIDE, 2, **WIDE_TARGET)
+    pair = HeadPair(tmp_path, WIDE, 2, **WIDE_TARGET)
     requests = pair.requests(0.0, 3)[:3] + pair.requests(0.7, 3)[3:5]
     assert_alike(pair, requests)
     together = pair.draft(requests)
@@ -94,7 +52,7 @@ def test_the_same_ids_are_guessed_at_the_widths_of_smollm2(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_invariant_5_a_row_is_guessed_for_alone_as_among_others(small: Pair, temperature: float) -> None:
+def test_invariant_5_a_row_is_guessed_for_alone_as_among_others(small: HeadPair, temperature: float) -> None:
     requests = small.requests(temperature)
     requests = [each._replace(length=1 + each.slot % 5) for each in requests]
     together = small.draft(requests)
@@ -104,7 +62,7 @@ def test_invariant_5_a_row_is_guessed_for_alone_as_among_others(small: Pair, tem
     assert all(0 < confidence < 1 for draft in together for confidence in draft.confidences)
 
 
-def test_a_guess_ends_where_its_chance_falls_below_what_it_costs(small: Pair) -> None:
+def test_a_guess_ends_where_its_chance_falls_below_what_it_costs(small: HeadPair) -> None:
     requests = small.requests(0.0, 8)
     chances = [0.02 * place for place in range(1, CONFIDENCE_BINS + 1)]
     for floor, need in ((0.2, 0.2), (0.02, 0.2)):
@@ -117,14 +75,14 @@ def test_a_guess_ends_where_its_chance_falls_below_what_it_costs(small: Pair) ->
         assert {len(each.token_ids) for each in ours} != {8}
 
 
-def test_only_ids_of_the_heads_own_vocabulary_are_guessed(small: Pair) -> None:
+def test_only_ids_of_the_heads_own_vocabulary_are_guessed(small: HeadPair) -> None:
     known = set(random_tensors(SMALL)["ids"].tolist())
     for temperature in (0.0, 1.5):
         for draft in small.draft(small.requests(temperature, 8)):
             assert set(draft.token_ids) <= known
 
 
-def test_hidden_states_that_are_no_numbers_are_guessed_nothing_from(small: Pair) -> None:
+def test_hidden_states_that_are_no_numbers_are_guessed_nothing_from(small: HeadPair) -> None:
     taps = small.taps.copy()
     taps[3, 5] = np.nan
     for temperature in (0.0, 0.8):

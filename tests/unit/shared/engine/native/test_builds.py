@@ -15,6 +15,9 @@ from shared.engine.native.library import BUILDS, NativeName, library, load, nati
 from shared.engine.native.linear import NativeLinear
 from shared.engine.sampling.draw_row import DrawRow
 from shared.engine.sampling.native_sampler import NativeSampler
+from shared.engine.scheduling.drafter import HeadDraft
+from tests.support.draft_heads import SMALL
+from tests.support.head_pair import HeadPair
 from tests.support.native_draws import (
     ROWS,
     assert_equal_draws,
@@ -130,3 +133,20 @@ def test_the_same_ids_are_drawn(kernels: ctypes.CDLL) -> None:
         rows = [DrawRow(random_params(source), source.choice([0, 7, 10**9])) for _ in range(ROWS)]
         assert_equal_draws(sampler, random_logits(4099, shape, 3), rows)
     assert_logprobs_are_those_of_torch(sampler, random_logits(4099, "peaked", 2))
+
+
+@pytest.mark.thorough(but="_kernels_avx2")
+def test_invariant_5_a_draft_head_guesses_the_same(
+    build: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drafts: list[HeadDraft] = []
+    for name in ("_kernels", build):
+        if not runs_here(name):
+            pytest.skip("there is no first build here to compare with")
+        with monkeypatch.context() as patch:
+            patch.setenv(VARIABLE, ",".join(BUILDS[name]))
+            library.cache_clear()
+            pair = HeadPair(tmp_path / name, SMALL, 2)
+            drafts += pair.draft(pair.requests(0.0)) + pair.draft(pair.requests(0.8))
+    half = len(drafts) // 2
+    assert drafts[:half] == drafts[half:]

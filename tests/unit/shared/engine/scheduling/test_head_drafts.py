@@ -10,7 +10,7 @@ from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.scheduling.draft_prices import DraftPrices
 from shared.engine.scheduling.drafter import CONFIDENCE_BINS, DraftRequest, HeadDraft, Taps
-from shared.engine.scheduling.head_drafts import LEAST_SHARE_US, RETRY_AFTER, HeadDrafts
+from shared.engine.scheduling.head_drafts import LEAST_SHARE_US, RETRY_AFTER, RETRY_BESIDE_OTHERS, HeadDrafts
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from tests.support.clock import FakeClock
 
@@ -145,8 +145,19 @@ def test_a_useless_head_is_asked_for_one_token_in_a_step_of_many() -> None:
     assert sorted(lengths) == [0] * (2 * RETRY_AFTER - 2) + [1, 1]
 
 
+def test_a_sequence_whose_drafts_are_wrong_is_tried_more_often_where_those_of_others_are_right() -> None:
+    asked = Asked(decoding("a"))
+    for _ in range(50):
+        asked.step(right=True)
+    for _ in range(60):
+        asked.step(right=False)
+    lengths = [asked.step(right=False)[0] for _ in range(RETRY_BESIDE_OTHERS)]
+    assert lengths.count(1) == 1
+    assert lengths.count(0) == RETRY_BESIDE_OTHERS - 1
+
+
 def test_a_new_sequence_begins_with_what_others_have_shown() -> None:
-    asked = Asked(*(decoding(key) for key in "abc"))
+    asked = Asked(decoding())
     for _ in range(100):
         asked.step(right=False)
     asked.sequences = (decoding("new"),)
