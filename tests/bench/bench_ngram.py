@@ -92,11 +92,12 @@ class Arm(NamedTuple):
 
 
 ARMS = {"none": Arm(0, ""), "own": Arm(NGRAM_TOKENS, ""), "earlier": Arm(NGRAM_TOKENS, "one")}
+# Each has a scope of its own: one would find the other's answers to the same prompts.
 HEAD_ARMS = {
     "none": Arm(0, ""),
     "earlier": Arm(NGRAM_TOKENS, "one"),
     "head": Arm(0, "", HEAD_TOKENS),
-    "both": Arm(NGRAM_TOKENS, "one", HEAD_TOKENS),
+    "both": Arm(NGRAM_TOKENS, "two", HEAD_TOKENS),
 }
 RANDOM_WIDTHS = (576, 1536, 1, 8192)  # hidden, inner, blocks, vocabulary
 
@@ -216,7 +217,7 @@ def main() -> None:
         options.model,
         threads=options.threads,
         ngram_tokens=NGRAM_TOKENS,
-        ngram_scopes=1,
+        ngram_scopes=2,
         draft_head=head,
         max_sequences=most,
         max_batch_tokens=max(512, most),
