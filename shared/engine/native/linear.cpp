@@ -187,10 +187,11 @@ void Linear::reserve(Rows& rows, int count) const {
   rows.wide = widens(count);
   const long wide_bytes = 2L * sizeof(bf16) * round_up(k_, matrix_unit::BF16_STEP);
   rows.stride = odd_lines(rows.wide ? wide_place() + wide_bytes : row_bytes());
-  rows.data.reserve(static_cast<size_t>(count) * rows.stride);
+  const size_t read = rows.wide ? round_up(count, MAX_TILE_ROWS) : count;
+  rows.data.reserve(read * rows.stride);
   rows.scales.reserve(static_cast<size_t>(count) * rows.groups);
   rows.sums.reserve(static_cast<size_t>(count) * rows.groups);
-  if (rows.wide) rows.offsets.reserve(2 * static_cast<size_t>(count) * rows.groups);
+  if (kind_ == Kind::INT4) rows.offsets.reserve(2 * static_cast<size_t>(count) * rows.groups);
 }
 
 bool Linear::widens(int count) const {
@@ -231,8 +232,8 @@ void Linear::prepare(const float* row, Rows& rows, int index) const {
     const long place = static_cast<long>(index) * rows.groups;
     return round_nibble_row(row, in_, group_, rows.groups,
                             {codes, codes + k_, rows.scales.data() + place, rows.sums.data() + place,
-                             rows.wide ? rows.offsets.data() + 2 * place : nullptr,
-                             reinterpret_cast<bf16*>(codes + wide_place())});
+                             rows.offsets.data() + 2 * place,
+                             rows.wide ? reinterpret_cast<bf16*>(codes + wide_place()) : nullptr});
   }
 #endif
   const float steps = kind_ == Kind::INT4 ? SHARED_STEPS : kind_ == Kind::INT8 ? FINE_STEPS : COARSE_STEPS;
@@ -249,7 +250,7 @@ void Linear::prepare(const float* row, Rows& rows, int index) const {
       sum = round_fine(values, count, group_, unit, codes + first, codes + k_ + first);
     else
       sum = round_coarse(values, count, group_, unit, codes + first);
-    if (!rows.wide) continue;
+    if (kind_ != Kind::INT4) continue;
     rows.offsets.data()[2 * place] = static_cast<float>(sum);
     rows.offsets.data()[2 * place + 1] = unit * static_cast<float>(sum);
   }
@@ -330,8 +331,13 @@ void Linear::multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int firs
   const long place = static_cast<long>(panel) * rows.groups * PANEL;
   const long group = static_cast<long>(first) * rows.groups;
   const int8_t* high = rows.row<int8_t>(first);
-  const QuantizedRows input{
-      high, high + k_, rows.stride, rows.scales.data() + group, rows.sums.data() + group, rows.groups};
+  const QuantizedRows input{high,
+                            high + k_,
+                            rows.stride,
+                            rows.scales.data() + group,
+                            rows.sums.data() + group,
+                            rows.offsets.data() + 2 * group,
+                            rows.groups};
   const QuantizedPanel weights{codes, scales_.data() + place, with_minima ? nullptr : zeros_.data() + place,
                                with_minima ? minima_.data() + place : nullptr};
 #ifdef __AVX512F__

@@ -42,7 +42,7 @@ struct Rows {
   Buffer<uint8_t> data;
   Buffer<float> scales;   // [rows, groups]
   Buffer<int> sums;       // [rows, groups]
-  Buffer<float> offsets;  // [rows, groups, 2]: of wide rows, the sum as it is and times the scale
+  Buffer<float> offsets;  // [rows, groups, 2] of INT4: the sum as it is and times the scale
 
   void poison() {
     data.poison();
@@ -56,7 +56,7 @@ struct Rows {
     std::memcpy(row<uint8_t>(target), from.row<uint8_t>(source), stride);
     std::copy_n(from.scales.data() + source * groups, groups, scales.data() + target * groups);
     std::copy_n(from.sums.data() + source * groups, groups, sums.data() + target * groups);
-    if (wide)
+    if (kind == Kind::INT4)
       std::copy_n(from.offsets.data() + 2 * source * groups, 2 * groups,
                   offsets.data() + 2 * target * groups);
   }

@@ -121,7 +121,7 @@ MATRIX_UNIT inline void multiply_group(const bf16* numbers, long row_bytes, cons
 template <int PAIR, int R, bool MINIMA>
 MATRIX_UNIT inline void add_group(const WideRows& rows, int g, const Chunk& chunk, int at,
                                   __m512 (&totals)[R][2]) {
-  alignas(64) float sums[2][R][LANES];
+  alignas(64) float sums[2][MAX_TILE_ROWS][LANES];
   if constexpr (PAIR == 0) {
     _tile_stored(0, sums[0], STEP_BYTES);
     _tile_stored(1, sums[1], STEP_BYTES);
@@ -190,6 +190,7 @@ MATRIX_UNIT void multiply_nibbles(Tiles& tiles, const WideRows& rows, QuantizedP
                                   int num, float* tile) {
   Chunk chunk;
   const int most = CHUNK_COLUMNS / group, step = group * static_cast<int>(sizeof(bf16));
+  tiles.lay_out(std::min(num, MAX_TILE_ROWS), step, step);  // for fewer rows, too: to change it takes long
   for (int g = 0; g < rows.groups; g += most) {
     const int groups = std::min(most, rows.groups - g);
     unpack<MINIMA>(panel, groups, group, chunk);
@@ -199,7 +200,6 @@ MATRIX_UNIT void multiply_nibbles(Tiles& tiles, const WideRows& rows, QuantizedP
       const long group_place = static_cast<long>(first) * rows.groups;
       const WideRows some{rows.numbers + first * rows.stride, rows.stride, rows.scales + group_place,
                           rows.offsets + 2 * group_place, rows.groups};
-      tiles.lay_out(height, step, step);
       with_rows(height, [&]<int R>() MATRIX_UNIT {
         add_chunk<R, MINIMA>(some, g, chunk, groups, group, tile + first * PANEL);
       });

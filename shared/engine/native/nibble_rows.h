@@ -16,8 +16,8 @@ struct NibbleRow {
   int8_t *high, *low;
   float* scales;   // [groups]
   int* sums;       // [groups]
-  float* offsets;  // [groups, 2], null: is not wide
-  bf16* wide;
+  float* offsets;  // [groups, 2]
+  bf16* wide;      // null: is not wide
 };
 
 // Numbers over a divisor, of which `inverse` is 1 / divisor: what a division gives, in a quarter of its time
@@ -144,7 +144,7 @@ inline void round_nibble_row(const float* row, int in, int group, int groups, Ni
         sum = _mm512_add_epi32(sum, rounded.sum());
         const int column = first * group + k;
         rounded.store_bytes(to.high + column, to.low + column / 2);
-        if (to.offsets != nullptr) rounded.store_wide(to.wide + matrix_unit::wide_column(column));
+        if (to.wide != nullptr) rounded.store_wide(to.wide + matrix_unit::wide_column(column));
       }
       parts[g] = _mm512_castsi512_ps(sum);
     }
@@ -154,7 +154,6 @@ inline void round_nibble_row(const float* row, int in, int group, int groups, Ni
     }));
     _mm512_mask_storeu_ps(to.scales + first, lanes, units);
     _mm512_mask_storeu_epi32(to.sums + first, lanes, sums);
-    if (to.offsets == nullptr) continue;
     const __m512 plain = _mm512_cvtepi32_ps(sums), scaled = _mm512_mul_ps(units, plain);
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     float* offsets = to.offsets + 2 * first;

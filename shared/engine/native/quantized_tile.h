@@ -25,6 +25,7 @@ struct QuantizedRows {
   long stride;
   const float* scales;
   const int* sums;
+  const float* offsets;  // [rows, groups, 2] of INT4: the sum as it is and times the scale
   int groups;
 };
 struct QuantizedPanel {
@@ -56,6 +57,13 @@ struct GroupScales {
       minimum = floats_of(panel.minima, half);
     else
       zero = (Sums)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(panel.zeros + half * LANES)));
+  }
+
+  // The same where there are minima and `row_offset` is row_scale * row_sum, made once for all columns.
+  __m512 add_with_minimum(__m512 total, Sums sum, float row_scale, float row_offset) const {
+    const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
+    total = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)sum), factor, total);
+    return _mm512_fmadd_ps(minimum, _mm512_set1_ps(row_offset), total);
   }
 
   __m512 add(__m512 total, Sums sum, float row_scale, int row_sum) const {
@@ -214,8 +222,13 @@ void multiply_quantized(const QuantizedRows& rows, QuantizedPanel panel, int gro
       const GroupScales<MINIMA> scales(panel, half);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r)
-        total[r][half] = scales.add(total[r][half], sum[r][half], rows.scales[r * rows.groups + g],
-                                    rows.sums[r * rows.groups + g]);
+        if constexpr (KIND == Kind::INT4 && MINIMA)
+          total[r][half] =
+              scales.add_with_minimum(total[r][half], sum[r][half], rows.scales[r * rows.groups + g],
+                                      rows.offsets[2 * (r * rows.groups + g) + 1]);
+        else
+          total[r][half] = scales.add(total[r][half], sum[r][half], rows.scales[r * rows.groups + g],
+                                      rows.sums[r * rows.groups + g]);
     }
     panel.next_group<MINIMA>();
   }
