@@ -108,11 +108,6 @@ class CostModel:
         largest_step = min(prompt_tokens, self._chunk_tokens)
         return self.ready and largest_step <= EXTRAPOLATION * self._most_tokens
 
-    def row_us(self, context_tokens: int) -> float:
-        """Return what one more row costs in a step that is taken anyway."""
-        _, b, _, d = self.coefficients()
-        return b + d * context_tokens
-
     def span_us(self, start: int, num_tokens: int) -> float:
         """Return what tokens [start, start + num_tokens) of one sequence cost beyond the steps that they are
         in."""

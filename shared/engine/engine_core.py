@@ -11,7 +11,6 @@ from shared.engine.model_runner import ModelInput, ModelRunner
 from shared.engine.results import Computed, PromptScores, StepResult, TokenOutput
 from shared.engine.sampling.draw import token_logprobs
 from shared.engine.sampling.sampler import Drawn, Sampler
-from shared.engine.scheduling.draft_choice import judge_drafts
 from shared.engine.scheduling.scheduler import Reuse, Scheduler, SchedulerOutput, Work
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.seams.clock import SYSTEM_CLOCK
@@ -107,7 +106,7 @@ class EngineCore:
         elif work.confidences and self._scheduler.heads is not None:
             self._scheduler.heads.judge(sequence.key, work.confidences, drawn.accepted_drafts)
         elif work.drafts:
-            judge_drafts(sequence, len(work.drafts), drawn.accepted_drafts)
+            self._scheduler.offered.judge(sequence.key, len(work.drafts), drawn.accepted_drafts)
         sequence.prefilling = False
         self._scheduler.advance(work, work.num_tokens + len(drawn.token_ids) - 1)
         if sequence.pinned and (drawn.finish_reason is not None or sequence.draw_limit <= 0):

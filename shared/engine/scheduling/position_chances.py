@@ -1,0 +1,46 @@
+"""Learn how often the tokens of a draft are right, by their position in it, and bet on as many as pay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.engine.scheduling.match_chances import Bet
+
+POSITIONS = 8
+"""Positions that are told apart; what is behind is taken to be like the last of them."""
+STARTING_CHANCES = (0.6,) * POSITIONS
+"""The chance that a token is right, with all before it, while nothing has been seen of a drafter."""
+
+
+class PositionChances:
+    """`learning`: the weight of a token that was right or wrong."""
+
+    __slots__ = ("_chances", "_learning")
+
+    def __init__(self, learning: float, chances: Sequence[float] = STARTING_CHANCES) -> None:
+        self._learning = learning
+        self._chances = list(chances)
+
+    def copy(self, learning: float) -> PositionChances:
+        """Return what is known here, to be learned on from by itself."""
+        return PositionChances(learning, self._chances)
+
+    def bet(self, most: int, price: float) -> Bet:
+        """Return how many of `most` tokens are each right, with all before it, more often than it costs.
+
+        `price`: of verifying a token, in steps of the sequence.
+        """
+        chance, count, gain = 1.0, 0, 0.0
+        while count < most:
+            chance *= self._chances[min(count, POSITIONS - 1)]
+            if chance < price:
+                break
+            count += 1
+            gain += chance - price
+        return Bet(count, gain)
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Learn from a step that verified `proposed` tokens; those after the first wrong one say nothing."""
+        for position in range(min(proposed, accepted + 1)):
+            known = min(position, POSITIONS - 1)
+            self._chances[known] += self._learning * ((position < accepted) - self._chances[known])
