@@ -1,28 +1,34 @@
 """The speculator: sessions in, guesses out. All of its state may vanish at any time without harm.
 
 One turn: send the finished tick's guesses, begin the next tick. While a tick runs, newer commits replace
-older ones in the sessions, so that a slow drafter skips what is already decided.
+older ones in the sessions, so that a slow drafter skips what is already decided. When nobody waits for
+guesses, a tick prepares for what may come of the rounds that are being verified.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import structlog
 
+from services.speculator.answers import Asked, DraftTick, blocks_of
+from services.speculator.commits import rows_of
 from services.speculator.config import SpeculatorConfig
 from services.speculator.drafting import Drafted, Drafter, Wish
-from services.speculator.sessions import DraftSession, DraftSessions
+from services.speculator.preparing import Preparer, Round
+from services.speculator.sessions import DraftSessions, DraftWish
 from shared import messages
 from shared.actor.lease import LEASE_S
 from shared.bus import Delivery
 from shared.engine import Engine
 from shared.errors import Overloaded, PenstockError, UnknownMessage
-from shared.messages import CancelAck, DraftBlock, DraftResync, Heartbeat, Held, unpack_ids
+from shared.messages import CancelAck, DraftResync, Heartbeat, Held, unpack_ids
 from shared.process.service import Service
+from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 from shared.worker.adapters import WorkerAdapters
+from shared.worker.drafts.draft_tree import MAX_BRANCHES
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor
 from shared.worker.grammar_compiler import GrammarCompiler
@@ -36,14 +42,6 @@ GUESSED_FROM = (messages.DraftOpen, messages.DraftCommit)
 MOST_GUESSED_FROM = 512
 """Messages in the mailbox, half of its limit. A session that misses a commit is opened again, one whose close
 is lost stays until its lease ends."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DraftTick:
-    """The work of one tick, and what came of it."""
-
-    sessions: Sequence[tuple[str, DraftSession, int]]  # key, session, base
-    drafted: Drafted
 
 
 class SpeculatorActor(EngineActor):
@@ -62,9 +60,12 @@ class SpeculatorActor(EngineActor):
         super().__init__(service, EngineDriver("draft-engine", load, mirror, self.wake), mirror, adapters)
         self._config = service.config
         self._sessions = DraftSessions(
-            limit=service.config.max_sessions, lease_s=LEASE_S, on_drop=self._driver.release_later
+            limit=service.config.max_sessions, lease_s=LEASE_S, on_drop=self._release_later
         )
         self._drafter = Drafter()
+        self._preparer = Preparer(self._drafter.sequences)
+        self._step_s = 0.0  # of the last tick that prepared
+        self._somebody_waits = False  # for guesses; the engine's thread reads it
 
     async def on_start(self) -> None:
         await super().on_start()
@@ -154,14 +155,24 @@ class SpeculatorActor(EngineActor):
         )
 
     async def _commit(self, commit: messages.DraftCommit) -> None:
+        """Take what has become final; whose session is not here, or has other tokens, opens it again."""
         unknown: list[tuple[str, int]] = []
-        most = self._config.max_draft_tokens
-        for request_id, epoch, base, ids, wanted in zip(
-            commit.request_ids, commit.epochs, commit.bases, commit.token_ids, commit.lengths, strict=True
-        ):
-            key = sequence_key(request_id, epoch)
-            if not self._sessions.commit(key, base, ids, max(0, min(wanted, most))):
-                unknown.append((request_id, epoch))
+        most, diverged = self._config.max_draft_tokens, self._sessions.diverged
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        prepares = self._may_prepare(commit.within_us)
+        for row in rows_of(commit):
+            wish = DraftWish(
+                max(0, min(row.num_tokens, most)),
+                max(0, min(row.fan, MAX_BRANCHES)) if prepares else 0,
+                max(1, min(row.ahead_tokens, most)),
+                now_s + commit.within_us / 1e6 if commit.within_us > 0 else None,
+                now_s,
+            )
+            key = sequence_key(row.request_id, row.epoch)
+            if not self._sessions.commit(key, row.base, row.token_ids, wish, row.digest):
+                unknown.append((row.request_id, row.epoch))
+        metrics.DRAFT_DIVERGENCES.inc(self._sessions.diverged - diverged)
+        self._somebody_waits = self._sessions.has_wishes
         if unknown:
             resync = DraftResync(tuple(item[0] for item in unknown), tuple(item[1] for item in unknown))
             await self._outbox.tell("decode", commit.decode, resync)
@@ -188,49 +199,92 @@ class SpeculatorActor(EngineActor):
             tick = self._driver.take_result()
             if tick is None:
                 return False
-            await self._send_blocks(tick)
+            await self._send_tick(tick)
         if self._sessions.has_wishes:
             self._begin_tick()
+        elif self._sessions.has_rounds:
+            self._begin_preparing()
         else:
             await self._driver.flush_releases()
         self._driver.show_blocks()
         return False
 
     def _begin_tick(self) -> None:
-        chosen = self._sessions.take_wishes(self._config.max_sequences)
-        sessions = [(key, session, len(session.tokens)) for key, session, _ in chosen]
-        wishes = []
-        for key, session, wanted in chosen:
-            untold = tuple(session.tokens[session.num_known :])
-            wishes.append(
-                Wish(
-                    key,
-                    session.num_known,
-                    untold,
-                    session.prompt_len,
-                    session.params,
-                    wanted,
-                    session.adapter,
-                )
+        self._somebody_waits = False
+        asked = [
+            Asked(key, session, len(session.tokens), wish)
+            for key, session, wish in self._sessions.take_wishes(self._config.max_sequences)
+        ]
+        wishes = [
+            Wish(
+                each.key,
+                each.session.num_known,
+                each.untold,
+                each.session.prompt_len,
+                each.session.params,
+                each.wish.num_tokens,
+                each.session.adapter,
+                1 + each.wish.fan if each.wish.fan else 0,
             )
-            session.num_known = len(session.tokens)
-        self._driver.begin_step(lambda engine: DraftTick(sessions, self._drafter.draft(engine, wishes)))
+            for each in asked
+        ]
+        for each in asked:
+            each.session.num_known = each.base
+        self._driver.begin_step(lambda engine: DraftTick(asked, self._drafter.draft(engine, wishes)))
 
-    async def _send_blocks(self, tick: DraftTick) -> None:
-        """One block per decode worker."""
-        self._sessions.forget(tick.drafted.forgotten)
-        for key, why in tick.drafted.refused.items():
-            self._refuse_session(key, why)
-        rows: dict[str, list[tuple[DraftSession, int, tuple[int, ...]]]] = {}
-        for key, session, base in tick.sessions:
-            guesses = tick.drafted.token_ids.get(key, ())
-            if guesses:
-                rows.setdefault(session.decode, []).append((session, base, guesses))
-        for decode, answers in rows.items():
-            block = DraftBlock(
-                request_ids=tuple(session.request_id for session, _, _ in answers),
-                epochs=tuple(session.epoch for session, _, _ in answers),
-                bases=tuple(base for _, base, _ in answers),
-                token_ids=tuple(guesses for _, _, guesses in answers),
+    def _begin_preparing(self) -> None:
+        self._somebody_waits = False
+        asked = [
+            Asked(key, session, len(session.tokens), wish, guesses)
+            for key, session, wish, guesses in self._sessions.take_rounds(self._config.max_sequences)
+        ]
+        rounds = [
+            Round(
+                each.key,
+                each.session.num_known,
+                each.untold,
+                each.guesses,
+                each.wish.ahead_tokens,
+                each.wish.fan,
+                0 if each.wish.follow_up else len(each.guesses),
+                each.wish.until_s,
             )
+            for each in asked
+        ]
+        for each in asked:
+            each.session.num_known = each.base
+
+        def prepare(engine: Engine) -> DraftTick:
+            return DraftTick(asked, self._preparer.prepare(engine, rounds, self._may_go_on))
+
+        self._driver.begin_step(prepare)
+
+    def _may_prepare(self, within_us: int) -> bool:
+        """Return whether a step or two may be taken for what nobody may need: the cores are not taken from
+        those that verify, and there is the time."""
+        if self._driver.engine.shares_cores_now:
+            return False
+        return not within_us or 2e6 * self._step_s <= within_us
+
+    def _may_go_on(self) -> bool:
+        """In the engine's thread: nobody waits for guesses while branches are drafted."""
+        return not self._somebody_waits
+
+    async def _send_tick(self, tick: DraftTick) -> None:
+        """Send what a tick has brought, and remember it: it says what decode verifies from now on."""
+        self._sessions.forget(tick.outcome.forgotten)
+        if isinstance(tick.outcome, Drafted):
+            for key, why in tick.outcome.refused.items():
+                self._refuse_session(key, why)
+        else:
+            self._step_s = tick.outcome.step_s or self._step_s
+        answers = list(tick.answers())
+        for asked, tree in answers:
+            asked.session.tree = tree
+            if not tree.branches and asked.session.wish is None and asked.wish.fan:
+                asked.session.wish = asked.wish._replace(follow_up=True)
+        for decode, block in blocks_of(answers, SYSTEM_CLOCK.monotonic_s()):
             await self._outbox.tell("decode", decode, block)
+
+    def _release_later(self, key: str) -> None:
+        self._driver.later(lambda engine: self._drafter.sequences.release(engine, key))

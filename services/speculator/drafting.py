@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.speculator.draft_sequences import DraftSequences
 from shared.engine import Engine, SamplingParams
 from shared.errors import InvalidRequest, Overloaded
 
@@ -18,7 +19,7 @@ class Wish:
     """`count` tokens after these, drawn as the target model would draw them at those positions.
 
     `token_ids` are the session's from `base` on; those before are as the last tick had them. `adapter` as the
-    engine calls it.
+    engine calls it. `num_candidates`: so many likeliest outcomes of each draw are remembered.
     """
 
     key: str
@@ -28,6 +29,7 @@ class Wish:
     params: SamplingParams
     count: int
     adapter: str = ""
+    num_candidates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,68 +44,75 @@ class Drafted:
 
 class Drafter:
     """Drafts with the draft model, on the engine's thread. Sequences are kept until they are released or
-    others need their room: then those give way that were drafted for least recently. Their KV may still be in
-    the prefix cache."""
+    others need their room: first all branches give way, then those that were drafted for least recently.
+    Their KV may still be in the prefix cache."""
 
     def __init__(self) -> None:
-        self._kept: list[str] = []  # least recently drafted for first
+        self.sequences = DraftSequences()
 
     def draft(self, engine: Engine, wishes: Sequence[Wish]) -> Drafted:
+        sequences = self.sequences
         refused: dict[str, str] = {}
         forgotten: set[str] = set()
         guesses: dict[str, list[int]] = {}
-        wanted, held = {wish.key for wish in wishes}, engine.held()
-        resting = [key for key in self._kept if key in held and key not in wanted]
+        resting = sequences.resting(wish.key for wish in wishes)
         for wish in wishes:
+            sequences.adopt(engine, wish.key, wish.base, wish.token_ids)
             try:
-                forgotten |= _take_in(engine, wish, resting)
+                forgotten |= self._take_in(engine, wish, resting)
             except (Overloaded, InvalidRequest) as error:
-                engine.release(wish.key)
+                sequences.release(engine, wish.key)
                 forgotten.add(wish.key)
                 if isinstance(error, InvalidRequest):
                     refused[wish.key] = error.message
                 # else no room in this tick: no draft is a good answer too
             else:
                 guesses[wish.key] = []
+                sequences.use(wish.key)
         while engine.has_work and not engine.awaits_masks:
             for output in engine.step().outputs:
-                guesses[output.key] += output.token_ids
+                session = sequences.session_of(output.key)
+                guesses[session] += output.token_ids
+                sequences.note(output)
                 if output.fault is not None:
-                    refused[output.key] = output.fault.message
-        for key in (*refused, *engine.waiting_for_masks):  # a late draft is worth less than the others' time
-            engine.release(key)
+                    refused[session] = output.fault.message
+        waiting = map(sequences.session_of, engine.waiting_for_masks)
+        for key in (*refused, *waiting):  # a late draft is worth less than the others' time
+            sequences.release(engine, key)
             forgotten.add(key)
             guesses.pop(key, None)
-        self._kept = [*resting, *guesses]
         return Drafted({key: tuple(ids) for key, ids in guesses.items()}, refused, frozenset(forgotten))
 
+    def _take_in(self, engine: Engine, wish: Wish, resting: list[str]) -> set[str]:
+        """Let the engine draw for `wish`; returns which of the sessions that rest had to go for that. Raises
+        Overloaded when there is no room without them either, InvalidRequest."""
+        gone: set[str] = set()
+        while True:
+            try:
+                self._continue(engine, wish)
+            except Overloaded:
+                if self.sequences.release_branches(engine):
+                    continue
+                if not resting:
+                    raise
+                gone.add(resting[0])
+                self.sequences.release(engine, resting.pop(0))
+            else:
+                return gone
 
-def _take_in(engine: Engine, wish: Wish, resting: list[str]) -> set[str]:
-    """Let the engine draw for `wish`; returns which of the sequences that rest had to go for that. Raises
-    Overloaded when there is no room without them either, InvalidRequest."""
-    gone: set[str] = set()
-    while True:
-        try:
-            _continue(engine, wish)
-        except Overloaded:
-            if not resting:
-                raise
-            gone.add(resting[0])
-            engine.release(resting.pop(0))
-        else:
-            return gone
-
-
-def _continue(engine: Engine, wish: Wish) -> None:
-    if wish.base and engine.revise(wish.key, wish.base, wish.token_ids, stop_after=wish.count):
-        return
-    kept = engine.tokens_since(wish.key, 0)[: wish.base]
-    engine.release(wish.key)
-    engine.admit(
-        wish.key,
-        [*kept, *wish.token_ids],
-        wish.prompt_len,
-        wish.params,
-        stop_after=wish.count,
-        adapter=wish.adapter,
-    )
+    def _continue(self, engine: Engine, wish: Wish) -> None:
+        sequences = self.sequences
+        name = sequences.main(wish.key)
+        if not wish.base or not engine.revise(name, wish.base, wish.token_ids, stop_after=wish.count):
+            kept = engine.tokens_since(name, 0)[: wish.base]
+            sequences.release(engine, wish.key)
+            engine.admit(
+                wish.key,
+                [*kept, *wish.token_ids],
+                wish.prompt_len,
+                wish.params,
+                stop_after=wish.count,
+                adapter=wish.adapter,
+            )
+            name = sequences.begin(wish.key)
+        engine.rank_draws(name, wish.num_candidates)

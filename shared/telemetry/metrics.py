@@ -379,6 +379,10 @@ DRAFT_ROUNDS = Counter(
 DRAFT_SESSIONS_REFUSED = Counter(
     "penstock_draft_sessions_refused_total", "Draft sessions that the draft model cannot follow."
 )
+DRAFT_DIVERGENCES = Counter(
+    "penstock_draft_divergences_total",
+    "Draft sessions that held other tokens than their decode worker, and were opened anew.",
+)
 
 STALE_MESSAGES = Counter("penstock_stale_messages_total", "Messages of an earlier epoch, dropped.")
 DROPPED_MESSAGES = Counter("penstock_dropped_messages_total", "Messages dropped unanswered.", ["reason"])

@@ -115,7 +115,11 @@ class EngineDriver(Generic[R]):
 
     def release_later(self, key: str) -> None:
         """Give a sequence back as soon as no step runs. Unknown keys are fine."""
-        self._orders.append(lambda engine: engine.release(key))
+        self.later(lambda engine: engine.release(key))
+
+    def later(self, order: Callable[[Engine], object]) -> None:
+        """Carry out an order as soon as no step runs; nobody waits for it."""
+        self._orders.append(order)
 
     async def between_steps(self, call: Callable[[Engine], T]) -> T:
         """Run `call` in the engine's thread, after the releases that wait. Not while a step runs."""
