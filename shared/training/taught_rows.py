@@ -40,14 +40,18 @@ class TaughtRow:
 
 
 def answer_prompts(
-    llm: LLM, prompts: Sequence[Sequence[int]], temperatures: Sequence[float], seed: int
+    llm: LLM,
+    prompts: Sequence[Sequence[int]],
+    temperatures: Sequence[float],
+    seed: int,
+    answer_tokens: int = MAX_ANSWER_TOKENS,
 ) -> list[TaughtRow]:
-    """The target's answers, one at each prompt; the temperatures in turn."""
+    """The target's answers of up to `answer_tokens`, one at each prompt; the temperatures in turn."""
     params = [
         SamplingParams(
             temperature=temperatures[index % len(temperatures)],
             seed=seed + index,
-            max_tokens=MAX_ANSWER_TOKENS,
+            max_tokens=answer_tokens,
             logprobs=TOP,
         )
         for index in range(len(prompts))

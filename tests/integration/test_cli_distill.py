@@ -98,7 +98,7 @@ def test_the_end_says_whether_to_try_it(
     pays: bool,
     said: str,
 ) -> None:
-    monkeypatch.setattr("shared.training.distillation.pays_somewhere", lambda *_: pays)
+    monkeypatch.setattr("shared.training.draft_distillation.pays_somewhere", lambda *_: pays)
     assert distill(model, draft, data, 0) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"wrote {draft}{said}")
 
@@ -154,7 +154,7 @@ def test_a_draft_of_another_target_is_not_gone_on_with(
     draft: Path, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert distill(draft_of(model, tmp_path / "other"), draft, data, 0.1) == 2
-    assert "was begun for another target, size or seed; give another --out" in capsys.readouterr().err
+    assert "was begun for another target, kind, size or seed; give another --out" in capsys.readouterr().err
 
 
 def test_no_model_is_written_over(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:

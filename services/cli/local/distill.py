@@ -71,7 +71,8 @@ def main(argv: Sequence[str]) -> int:
     logging.configure("warning", "cli", "cli")
     # Torch takes seconds to import: only for this command, and only now.
     with interrupts_end_at_once():
-        from shared.training.distillation import DistillOptions, distil_draft  # noqa: PLC0415
+        from shared.training.distillation import DistillOptions  # noqa: PLC0415
+        from shared.training.draft_distillation import distil_draft  # noqa: PLC0415
 
     options = DistillOptions(
         model=args.model,

@@ -13,7 +13,8 @@ from transformers import Gemma2Config, MixtralConfig, Qwen3Config
 
 from shared.engine.loading.config import load_model_config
 from shared.errors import InvalidRequest, NotFound
-from shared.training.distillation import DistillOptions, DistillRun
+from shared.training.distillation import DistillOptions
+from shared.training.draft_distillation import DraftRun
 from shared.training.draft_shape import plan_draft
 from shared.training.draft_start import start_draft
 from tests.support.engine import make_engine, oracle, oracle_logits, save_random_model
@@ -119,4 +120,4 @@ def test_a_target_needs_positions_for_prompt_answer_and_draft(
     with pytest.raises(
         NotFound if enough else InvalidRequest, match="no tokenizer.json" if enough else "need 152 at least"
     ):
-        DistillRun(options, print)
+        DraftRun(options, print)
