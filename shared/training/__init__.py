@@ -1,7 +1,7 @@
 """Train a draft for the user's own target, and with the same loop whatever else is trained here.
 
 distillation    what `penstock distill` goes on from: a target, prompts and its answers
-draft_distillation  the way of a draft model, from the target to what it is worth
+draft_distillation  the way of a draft model, from the target to what it is worth; heads, of a draft head
 draft_shape     how large a draft is, and which layers of the target it starts from
 draft_start     the draft before it has learned
 prompts         what the target is asked

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from torch import nn
 
-from shared.training.llama import Llama
 from shared.training.optimizer import Optimizer
 from shared.training.tensor_file import write_tensors
 
@@ -26,7 +26,7 @@ class TrainingProgress:
     tokens: int = 0
 
 
-def save_checkpoint(folder: Path, model: Llama, optimizer: Optimizer, progress: TrainingProgress) -> None:
+def save_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer, progress: TrainingProgress) -> None:
     """Write one file with what is trained; an interrupted write leaves the last checkpoint whole."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model/{name}": value.detach() for name, value in _trained(model).items()}
@@ -34,7 +34,7 @@ def save_checkpoint(folder: Path, model: Llama, optimizer: Optimizer, progress: 
     write_tensors(folder / FILE_NAME, tensors, {"progress": json.dumps(asdict(progress))})
 
 
-def load_checkpoint(folder: Path, model: Llama, optimizer: Optimizer) -> TrainingProgress:
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer) -> TrainingProgress:
     """Continue from `folder`, or start afresh where it holds no checkpoint."""
     path = folder / FILE_NAME
     if not path.exists():
@@ -50,7 +50,7 @@ def load_checkpoint(folder: Path, model: Llama, optimizer: Optimizer) -> Trainin
     return TrainingProgress(**{name: value for name, value in progress.items() if name in known})
 
 
-def _trained(model: Llama) -> dict[str, torch.nn.Parameter]:
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 

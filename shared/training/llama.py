@@ -5,6 +5,7 @@ Shapes: B sequences, T positions, D hidden size, H query heads, K key/value head
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -161,14 +162,26 @@ class Decoder(nn.Module):
         one text from its beginning.
         """
         x = self.embed_tokens(ids)
-        at: Tensor | slice = slice(ids.shape[1]) if places is None else places
+        for state in self._states(x, slice(ids.shape[1]) if places is None else places, seen):
+            x = state
+        out: Tensor = self.norm(x)
+        return out
+
+    def states_after(self, ids: Tensor, layers: Sequence[int]) -> Tensor:
+        """[B, T] token ids -> [B, T, len(layers), D]: the residual stream after each of `layers`, which
+        ascend."""
+        states = self._states(self.embed_tokens(ids), slice(ids.shape[1]), None)
+        taken = [state for index, state in enumerate(states) if index in layers]
+        return torch.stack(taken, dim=2)
+
+    def _states(self, x: Tensor, at: Tensor | slice, seen: Tensor | None) -> Iterator[Tensor]:
+        """Yield the residual stream after each layer."""
         cos, sin = self.get_buffer("cos")[at], self.get_buffer("sin")[at]
         if torch.is_autocast_enabled("cpu"):
             x, cos, sin = x.bfloat16(), cos.bfloat16(), sin.bfloat16()
         for layer in self.layers:
             x = layer(x, cos, sin, seen)
-        out: Tensor = self.norm(x)
-        return out
+            yield x
 
 
 class Llama(nn.Module):

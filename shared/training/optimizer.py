@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 MATRIX_RATE = 6e-3
 OTHER_RATE = 3e-3
+HEAD_MATRIX_RATE = 3e-3
+HEAD_OTHER_RATE = 1e-3
+HEAD_WEIGHT_DECAY = 0.1
 ADAPTER_RATE = 5e-4
 ADAPTER_RATE_RATIO = 3.0
 WEIGHT_DECAY = 0.03
@@ -36,6 +39,20 @@ class Optimizer:
         )
         adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0)
         return cls(model, ((muon, MATRIX_RATE), (adam, OTHER_RATE)))
+
+    @classmethod
+    def of_head(cls, head: nn.Module) -> Optimizer:
+        """Muon for the hidden matrices of a draft head that learn, AdamW for the rest of what learns."""
+        learned = [parameter for parameter in head.parameters() if parameter.requires_grad]
+        muon = torch.optim.Muon(
+            [parameter for parameter in learned if parameter.ndim == 2],
+            lr=HEAD_MATRIX_RATE,
+            weight_decay=HEAD_WEIGHT_DECAY,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        others = [parameter for parameter in learned if parameter.ndim != 2]
+        adam = torch.optim.AdamW(others, lr=HEAD_OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+        return cls(head, ((muon, HEAD_MATRIX_RATE), (adam, HEAD_OTHER_RATE)))
 
     @classmethod
     def of_adapter(cls, model: nn.Module) -> Optimizer:

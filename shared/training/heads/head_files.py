@@ -1,0 +1,67 @@
+"""Write the directory of a draft head, which engines read: config.json and model.safetensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from shared.errors import InvalidRequest
+from shared.files.atomic_write import write_file
+from shared.training.heads.draft_head import DraftHead
+from shared.training.tensor_file import write_tensors
+
+HEAD_MODEL_TYPE = "penstock_draft_head"
+HEAD_CONFIG_FILE, HEAD_WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+def write_head(head: DraftHead, folder: Path, target_digest: str) -> None:
+    """Write the head in bfloat16; a run that is killed meanwhile leaves each of both files whole.
+
+    `target_digest` is of the checkpoint that it drafts for.
+    """
+    shape = head.shape
+    config = {
+        "model_type": HEAD_MODEL_TYPE,
+        "target": {
+            "digest": target_digest,
+            "vocab_size": shape.vocab_size,
+            "hidden_size": shape.target_size,
+        },
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_blocks": shape.num_blocks,
+        "tap_layers": list(shape.tap_layers),
+        "draft_vocab_size": shape.draft_vocab_size,
+        "rms_norm_eps": shape.rms_norm_eps,
+    }
+    tensors = {name: value.detach().bfloat16().contiguous() for name, value in head.named_parameters()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / HEAD_WEIGHTS_FILE, {**tensors, "ids": head.ids.contiguous()}, {"format": "pt"})
+    write_file(folder / HEAD_CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())
+
+
+@torch.no_grad()
+def round_as_written(head: DraftHead) -> None:
+    """Make the parameters those that an engine reads."""
+    for parameter in head.parameters():
+        parameter.copy_(parameter.bfloat16())
+
+
+def read_known_ids(folder: Path) -> Tensor | None:
+    """Return the tokens that the head in `folder` knows, None where there is no head yet.
+
+    Raises InvalidRequest for a file that is not whole.
+    """
+    path = folder / HEAD_WEIGHTS_FILE
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            ids: Tensor = file.get_tensor("ids")
+            return ids
+    except SafetensorError as error:
+        raise InvalidRequest(f"{path} is damaged ({error}); remove it, or give another --out") from error
