@@ -10,11 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from services.cli.__main__ import main
 from shared.engine import LLM, SamplingParams
+from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.text.tokenizer import TextTokenizer
+from shared.training.distillation import ANSWERING_SHARE
+from shared.training.heads import head_distillation
+from shared.training.llama import Llama, LlamaShape
+from shared.training.llama_files import write_model
 from tests.support.gguf_files import GgufModel
 from tests.support.gguf_tokenizers import byte_level_metadata
 from tests.support.models import draft_of, make_tiny_checkpoint
@@ -35,9 +42,14 @@ def distill(model: Path, out: Path, data: Path, minutes: float, *more: str) -> i
     return main(["distill", *places, *QUICK, *more])
 
 
-def trained_steps(out: Path) -> int:
+def progress_of(out: Path) -> dict[str, float]:
     with safe_open(out / ".distill" / "checkpoint.safetensors", framework="pt") as file:
-        return int(json.loads(file.metadata()["progress"])["step"])
+        found: dict[str, float] = json.loads(file.metadata()["progress"])
+        return found
+
+
+def trained_steps(out: Path) -> int:
+    return int(progress_of(out)["step"])
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +167,50 @@ def test_a_draft_of_another_target_is_not_gone_on_with(
 ) -> None:
     assert distill(draft_of(model, tmp_path / "other"), draft, data, 0.1) == 2
     assert "was begun for another target, kind, size or seed; give another --out" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def tied(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Llama whose embedding is its head, with the tokenizer of the model."""
+    folder = tmp_path_factory.mktemp("tied")
+    shutil.copy(model / "tokenizer.json", folder)
+    shape = LlamaShape(
+        vocab_size=len(TextTokenizer.load(model).vocabulary()),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=384,
+    )
+    torch.manual_seed(0)
+    write_model(Llama(shape), folder, 1, [2])
+    return folder
+
+
+def test_a_head_is_made_of_a_targets_answers_and_learns_on(
+    tied: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(head_distillation, "HEAD_ANSWER_TOKENS", 12)
+    out = tmp_path / "head"
+    options = ("--kind", "head", "--temperatures", "0", "--threads", "1")
+    places = ("--model", str(tied), "--out", str(out), "--data", str(data))
+    assert main(["distill", *places, *options, "--minutes", "0.01"]) == 0
+    before = trained_steps(out)
+    assert before > 0
+    assert json.loads((out / "config.json").read_text())["target"]["digest"] == checkpoint_digest(tied)
+    assert "| held back | 0 | this head | " in (out / "README.md").read_text()
+    ids = load_file(out / "model.safetensors")["ids"]
+    more = (progress_of(out)["elapsed_s"] + 0.1) / 60 / (1 - ANSWERING_SHARE)
+    assert main(["distill", *places, *options, "--minutes", str(more)]) == 0
+    assert trained_steps(out) > before
+    assert torch.equal(load_file(out / "model.safetensors")["ids"], ids)
+    assert main(["distill", *places, *options[2:], "--minutes", "0.02"]) == 2
+    assert "was begun for another target, kind, size or seed" in capsys.readouterr().err
 
 
 def test_no_model_is_written_over(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:

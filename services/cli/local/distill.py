@@ -1,4 +1,4 @@
-"""`penstock distill`: make a draft model for a target of your own."""
+"""`penstock distill`: make a draft model, or a draft head, for a target of your own."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ MAX_MINUTES = 1_000_000.0
 def build_distill_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock distill",
-        description="Make a draft model for a target: it learns from answers that the target generates, and "
-        "its README.md says how often it is right and whether it pays on this machine. Ended at any moment, "
-        "the same command goes on where it was; with more --minutes it learns on; with --minutes 0 it is "
-        "only measured. Exit code 2 for bad input.",
+        description="Make a draft model, or a draft head, for a target: it learns from answers that the "
+        "target generates, and its README.md says how often it is right and whether it pays on this machine. "
+        "Ended at any moment, the same command goes on where it was; with more --minutes it learns on; "
+        "with --minutes 0 it is only measured. Exit code 2 for bad input.",
     )
     parser.add_argument("--model", required=True, type=Path, metavar="DIR|FILE", help="the target")
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="becomes the draft's directory"
     )
     parser.add_argument(
+        "--kind",
+        choices=("draft", "head"),
+        default="draft",
+        help="a model of its own, or a small head that drafts from the target's hidden states; default draft",
+    )
+    parser.add_argument(
         "--minutes", type=_minutes, default=60.0, metavar="M", help="of all runs together; default 60"
     )
     parser.add_argument(
-        "--layers", type=natural, default=0, metavar="N", help="default: a tenth of the target's"
+        "--layers", type=natural, default=0, metavar="N", help="default: a tenth of the target's; 1 of a head"
     )
     parser.add_argument(
         "--hidden", type=natural, default=0, metavar="N", help="default: as wide as the target"
@@ -73,7 +79,9 @@ def main(argv: Sequence[str]) -> int:
     with interrupts_end_at_once():
         from shared.training.distillation import DistillOptions  # noqa: PLC0415
         from shared.training.draft_distillation import distil_draft  # noqa: PLC0415
+        from shared.training.heads.head_distillation import distil_head  # noqa: PLC0415
 
+    make = distil_head if args.kind == "head" else distil_draft
     options = DistillOptions(
         model=args.model,
         out=args.out,
@@ -88,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
         seed=args.seed,
     )
     try:
-        pays = distil_draft(options, lambda line: print(line, flush=True))
+        pays = make(options, lambda line: print(line, flush=True))
     except PenstockError as error:
         print(f"penstock distill: {error}", file=sys.stderr)
         return EXIT_USAGE
