@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from shared.engine.scheduling.drafter import CONFIDENCE_BINS, bin_of
-from shared.engine.scheduling.match_chances import Bet
 
-_LEARNING = 0.03  # weight of a token that was right or wrong
-_TRUST_LEARNING = 0.1
-_LEAST_TRUST, _MOST_TRUST = 0.3, 1.3
+_BELIEF = 4  # what a head states weighs at first as much as so many of its tokens
+_LEAST_WEIGHT = 0.02  # of a token that was right or wrong
+_TRUST_LEARNING = 0.15
+_LEAST_TRUST, _MOST_TRUST = 0.05, 1.3
+
+
+class HeadBet(NamedTuple):
+    """A number of guessed tokens to verify, and how many of them are expected to be right."""
+
+    num_tokens: int
+    right: float
 
 
 class HeadChances:
@@ -18,20 +26,21 @@ class HeadChances:
 
     def __init__(self) -> None:
         self.by_bin = [(place + 0.5) / CONFIDENCE_BINS for place in range(CONFIDENCE_BINS)]
+        self._seen = [_BELIEF] * CONFIDENCE_BINS
 
     def chance(self, confidence: float, trust: float) -> float:
         return min(1.0, trust * self.by_bin[bin_of(confidence)])
 
-    def bet(self, confidences: Sequence[float], trust: float, price: float) -> Bet:
+    def bet(self, confidences: Sequence[float], trust: float, price: float) -> HeadBet:
         """Return how many tokens are each right, with all before it, more often than it costs to verify."""
-        chance, count, gain = 1.0, 0, 0.0
+        chance, count, right = 1.0, 0, 0.0
         for confidence in confidences:
             chance *= self.chance(confidence, trust)
             if chance < price:
                 break
             count += 1
-            gain += chance - price
-        return Bet(count, gain)
+            right += chance
+        return HeadBet(count, right)
 
     def learn(self, confidences: Sequence[float], accepted: int, trust: float) -> float:
         """Learn from a step that verified tokens of these confidences; those after the first wrong one say
@@ -40,5 +49,6 @@ class HeadChances:
             right, where = place < accepted, bin_of(confidence)
             surprise = right - self.chance(confidence, trust)
             trust = min(_MOST_TRUST, max(_LEAST_TRUST, trust * math.exp(_TRUST_LEARNING * surprise)))
-            self.by_bin[where] += _LEARNING * (right - self.by_bin[where])
+            self._seen[where] += 1
+            self.by_bin[where] += max(_LEAST_WEIGHT, 1 / self._seen[where]) * (right - self.by_bin[where])
         return trust

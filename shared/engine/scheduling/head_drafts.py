@@ -1,8 +1,8 @@
 """Drafts of a draft head, where it promises more than a sequence's own text and more than it costs.
 
-A head is asked for all sequences of a step at once. Whether that pays is learned by what it has brought
-lately, for each sequence and for all of them; how much of a draft is verified, by the confidence that the
-head states (DSpark) and by how often tokens of such a confidence were right.
+A head is asked for all sequences of a step at once. How much of a draft is verified follows from the
+confidence that the head states with each token (DSpark) and from how often tokens of such a confidence were
+right. Whether asking pays, from what its drafts have promised so lately, for each sequence and for all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RETRY_AFTER = 128
 """In one step of so many all sequences are drafted one token for, whatever has come of it: text changes."""
 RETRY_BESIDE_OTHERS = 32
 """The same for a sequence whose own drafts do not pay, where those of others do."""
-_OWN_LEARNING, _COMMON_LEARNING = 0.1, 0.03  # the least weights of one time of asking
+_LEARNING = 0.1  # the least weight of one time of asking
 _COST_LEARNING = 0.1
 _WORST_COST = 4.0  # times what it took before: a call that was interrupted says little
 
@@ -43,14 +43,13 @@ class Offer(NamedTuple):
 class _Row:
     """The record of one sequence; `num_tokens` is how many it had when its hidden states were kept."""
 
-    __slots__ = ("computed", "num_tokens", "record", "slot", "trust")
+    __slots__ = ("num_tokens", "record", "slot", "trust")
 
     def __init__(self, slot: int, record: HeadRecord) -> None:
         self.slot = slot
         self.num_tokens = 0
         self.record = record
         self.trust = 1.0
-        self.computed = 0  # tokens, by the head, of the draft that is verified now
 
 
 class HeadDrafts:
@@ -164,30 +163,20 @@ class HeadDrafts:
             offers.append(offer)
         return offers
 
-    def leave(self, sequence: LiveSequence, offer: Offer) -> None:
-        """The offer for a sequence is not taken, since another promises more: what it promised is learned."""
-        if offer.token_ids:
-            self._learn(self._rows[sequence.key], offer.gain, 0)
-
     def judge(self, key: str, confidences: Sequence[float], accepted: int) -> None:
         """Learn from a step that verified tokens of these confidences."""
         row = self._rows[key]
         row.trust = self._chances.learn(confidences, accepted, row.trust)
-        self._learn(row, accepted, len(confidences))
 
     def _offer(self, sequence: LiveSequence, request: DraftRequest, draft: HeadDraft, room: int) -> Offer:
         assert self._prices is not None
         row = self._rows[sequence.key]
-        row.computed = draft.steps
         price = self._prices.of_token(sequence.num_computed)
-        bet = self._chances.bet(draft.confidences[:room], row.trust, price if request.floor else 0.0)
-        if not bet.num_tokens:
-            self._learn(row, 0, 0)
-        return Offer(draft.token_ids[: bet.num_tokens], draft.confidences[: bet.num_tokens], bet.gain)
-
-    def _learn(self, row: _Row, right: float, verified: int) -> None:
-        for record, weight in ((row.record, _OWN_LEARNING), (self._record, _COMMON_LEARNING)):
-            record.learn(weight, right, verified, row.computed)
+        least = price if request.floor else 0.0  # what is tried is verified, whatever it promises
+        count, right = self._chances.bet(draft.confidences[:room], row.trust, least)
+        row.record.learn(_LEARNING, right, count, draft.steps)
+        self._record.learn(_LEARNING, right, count, draft.steps)
+        return Offer(draft.token_ids[:count], draft.confidences[:count], right - price * count)
 
     def _learn_cost(self, token_us: float) -> None:
         if not self._token_us:

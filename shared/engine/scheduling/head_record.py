@@ -1,4 +1,4 @@
-"""What asking a draft head has brought lately: tokens that were right, verified and computed."""
+"""What asking a draft head brings: tokens that are expected to be right, are verified and computed."""
 
 from __future__ import annotations
 

@@ -71,8 +71,7 @@ class OwnDrafts:
         if not asked:
             return
         for place, offer in zip(places, heads.ask(asked), strict=True):
-            if offer.gain <= gains[place]:
-                heads.leave(sequences[place], offer)
+            if gains[place] and offer.gain <= gains[place]:
                 continue
             freed = len(found[place].token_ids)
             found[place] = Drafts(offer.token_ids, 0, offer.confidences).cut(budget + freed)
