@@ -13,8 +13,9 @@ from typing import NamedTuple
 from services.decode.ahead.answer_times import AnswerTimes
 from services.decode.ahead.draft_fan import DraftFan
 from services.decode.ahead.draft_offers import DraftUse, Proposal, RoundEnd
-from services.decode.draft_length import DraftLength
+from services.decode.draft_length import UNKNOWN_PRICE, DraftLength, DraftRecord, ask_price
 from shared.degradation import DegradationLevel
+from shared.engine.scheduling.draft_prices import DraftPrices
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, pack_ids
 from shared.sampling.parameters import SamplingParams
 from shared.worker.drafts.draft_tree import DraftTree, trees_of
@@ -58,6 +59,8 @@ class _Session:
     digest: PrefixDigest = field(default_factory=PrefixDigest)  # of what the speculator has been sent
     asked_s: float = 0.0  # when the last commit went out
     is_fanned: bool = False  # it asked for branches
+    unanswered: int = 0  # commits since the last answer
+    is_offered: bool = False  # the engine has a draft for the step that runs
 
 
 @dataclass(slots=True)
@@ -88,6 +91,9 @@ class DraftBook:
     """The degradation of this worker's model now: it leaves out half of every draft, then all of them."""
     step_us: int = 0
     """The time of a step of the batch; 0 while it is not known."""
+    prices: DraftPrices | None = None
+    """What it costs to verify a token; None while it is not known."""
+    _record: DraftRecord = field(default_factory=DraftRecord.common)
     _times: AnswerTimes = field(default_factory=AnswerTimes)
     _sessions: dict[str, _Session] = field(default_factory=dict)
     _closed: list[_Session] = field(default_factory=list)
@@ -112,7 +118,7 @@ class DraftBook:
             list(token_ids),
             prompt_len,
             sampling,
-            DraftLength(self.longest),
+            DraftLength(self.longest, self._record),
             DraftFan(self.widest),
             adapter=adapter,
         )
@@ -125,6 +131,9 @@ class DraftBook:
         session.tokens.extend(token_ids)
         session.advanced = True
         session.length.observe(proposed, accepted)
+        if session.is_offered and not proposed:
+            session.length.observe_waste()
+        session.is_offered = False
         self.counts.proposed += proposed
         self.counts.accepted += accepted
 
@@ -157,6 +166,7 @@ class DraftBook:
             if session is None or speculator not in ("", session.speculator):
                 self.counts.late += len(tree.token_ids)
                 continue
+            session.unanswered = 0
             if took_us > 0 and tree.base == session.num_sent:
                 self._times.observe(session.speculator, now_s - session.asked_s, took_us)
             if tree.token_ids and tree.base >= (session.tree.base if session.tree else 0):
@@ -187,6 +197,8 @@ class DraftBook:
             return
         if use.late:
             self._count_late(session, use.late)
+        elif use.ended is RoundEnd.HIT or (use.ended is None and not session.is_fanned):
+            session.is_offered = True
         if use.ended is not None and session.is_fanned:
             session.fan.observe(in_time=use.ended is not RoundEnd.LATE)
         elif use.ended is None:
@@ -194,7 +206,7 @@ class DraftBook:
 
     def _count_late(self, session: _Session, num_tokens: int) -> None:
         self.counts.late += num_tokens
-        session.length.observe(num_tokens, 0)
+        session.length.observe_waste()
 
     def outgoing(self, now_s: float) -> list[Outgoing]:
         """Messages after a step: sessions to open and to close, and one commit per speculator."""
@@ -207,7 +219,9 @@ class DraftBook:
             if not (session.known and session.advanced):
                 continue
             session.advanced = False
-            wanted = session.length.next(limit)
+            if session.unanswered > MAX_LAG_TOKENS:
+                session.length.observe_waste()
+            wanted = session.length.next(limit, *self._prices_of(session))
             if wanted:
                 rows.setdefault(session.speculator, []).append((session, wanted))
         messages += [
@@ -215,6 +229,12 @@ class DraftBook:
             for speculator, chosen in rows.items()
         ]
         return messages
+
+    def _prices_of(self, session: _Session) -> tuple[float, float]:
+        """Return what a token of a session, and asking for some, costs in steps of it."""
+        if self.prices is None:
+            return UNKNOWN_PRICE, 0.0
+        return self.prices.of_token(len(session.tokens)), ask_price(self.prices, len(self._sessions))
 
     def held(self) -> list[tuple[str, int]]:
         """(request_id, epoch) of every session, for audits."""
@@ -266,6 +286,7 @@ class DraftBook:
         )
         for (session, _), new, fan in zip(rows, token_ids, fans, strict=True):
             session.num_sent += len(new)
+            session.unanswered += 1
             session.digest.extend(new)
             session.asked_s, session.is_fanned = now_s, fan > 0
         return DraftCommit(

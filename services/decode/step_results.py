@@ -90,6 +90,7 @@ class StepResults:
             self._rate.observe(num_tokens, result.step_us)
         self._pace.observe_step(result)
         self._drafting.book.step_us = self._pace.plain_step_us
+        self._drafting.book.prices = result.draft_prices or self._drafting.book.prices
         metrics.PREEMPTIONS.inc(len(result.preempted_keys))
         metrics.MASK_WAITS.inc(result.mask_waits)
         metrics.RESTS.inc(result.num_resting)

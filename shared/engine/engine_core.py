@@ -68,6 +68,7 @@ class EngineCore:
             model_us=model_ns // 1000,
             mask_waits=len(self._sampler.postponed - waiting),
             num_resting=scheduled.num_resting,
+            draft_prices=scheduled.draft_prices,
         )
 
     def _announce(self, reused: Sequence[Reuse]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.engine.sampling.candidates import Candidate
+from shared.engine.scheduling.draft_prices import DraftPrices
 from shared.engine.sequence import LiveSequence
 from shared.errors import PenstockError
 from shared.sampling.parameters import TokenLogprob
@@ -115,6 +116,8 @@ class StepResult:
     model_us: int
     mask_waits: int = 0
     num_resting: int = 0
+    draft_prices: DraftPrices | None = None
+    """What it cost to verify a token in it; None where nobody decoded, or nothing is known yet."""
 
 
 NO_STEP = StepResult((), (), (), (), 0, 0, 0, (), 0, 0)

@@ -123,6 +123,8 @@ class SchedulerOutput:
     preempted_keys: tuple[str, ...]
     features: Features
     num_resting: int = 0
+    draft_prices: DraftPrices | None = None
+    """What it costs to verify a token in it; None where nobody decodes, or nothing is known yet."""
     drafting_us: int = 0
     """What a draft head took to draft for it."""
 
@@ -279,7 +281,8 @@ class Scheduler:
         prefilling = [sequence for sequence in active if sequence.prefilling]
         budget = self._max_batch_tokens - len(decoding)
         # Drafts are a bet, prompts are certain work: while a prompt waits, drafts get half of the rest.
-        work, features = self._decode(decoding, budget // 2 if prefilling else budget, undrafted)
+        prices = DraftPrices.of(self._cost, _rows_of(decoding))
+        work, features = self._decode(decoding, budget // 2 if prefilling else budget, undrafted, prices)
         if prefilling:
             room = self._max_batch_tokens - features.tokens
             chunk = self._chunk_tokens(prefilling, decoding, features, room)
@@ -290,7 +293,7 @@ class Scheduler:
                 sequence.waiting_since_us = now_us
         drafting_us = 0 if self.heads is None else self.heads.drafting_us
         return SchedulerOutput(
-            tuple(work), tuple(reused), tuple(preempted), features, len(resting), drafting_us
+            tuple(work), tuple(reused), tuple(preempted), features, len(resting), prices, drafting_us
         )
 
     def advance(self, work: Work, num_tokens: int) -> None:
@@ -329,15 +332,18 @@ class Scheduler:
         ]
 
     def _decode(
-        self, decoding: Sequence[LiveSequence], draft_budget: int, undrafted: Container[str]
+        self,
+        decoding: Sequence[LiveSequence],
+        draft_budget: int,
+        undrafted: Container[str],
+        prices: DraftPrices | None,
     ) -> tuple[list[Work], Features]:
         """A row for each, and its drafts: cut to what may be drawn, to what pays, to the budget and to blocks
         free right now."""
-        keys = sum(sequence.num_computed for sequence in decoding) + len(decoding)
-        rows = Features(len(decoding), len(decoding), keys)
+        keys = _rows_of(decoding).keys
         work: list[Work] = []
         num_drafts = 0
-        chosen = self._drafts(decoding, draft_budget, undrafted, rows)
+        chosen = self._drafts(decoding, draft_budget, undrafted, prices)
         for sequence, wanted in zip(decoding, chosen, strict=True):
             drafts = wanted
             if wanted.token_ids:
@@ -358,12 +364,15 @@ class Scheduler:
         return work, Features(len(decoding) + num_drafts, len(decoding), keys)
 
     def _drafts(
-        self, decoding: Sequence[LiveSequence], budget: int, undrafted: Container[str], rows: Features
+        self,
+        decoding: Sequence[LiveSequence],
+        budget: int,
+        undrafted: Container[str],
+        prices: DraftPrices | None,
     ) -> list[Drafts]:
         """Of each: what was offered, else what this engine drafts itself."""
         chosen: list[Drafts] = []
         left: list[int] = []
-        prices = DraftPrices.of(self._cost, rows)
         for place, sequence in enumerate(decoding):
             drafts = NO_DRAFTS
             if sequence.key in undrafted:
@@ -455,3 +464,9 @@ class Scheduler:
 
     def _with_status(self, status: SequenceStatus) -> list[LiveSequence]:
         return [sequence for sequence in self.sequences.values() if sequence.status is status]
+
+
+def _rows_of(decoding: Sequence[LiveSequence]) -> Features:
+    """Return the work of a row for each."""
+    keys = sum(sequence.num_computed for sequence in decoding) + len(decoding)
+    return Features(len(decoding), len(decoding), keys)

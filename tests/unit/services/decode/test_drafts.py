@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from services.decode.ahead.draft_offers import DraftUse, RoundEnd
-from services.decode.draft_length import MIN_RATE, PROBE_AFTER_STEPS, PROBE_TOKENS, DraftLength
 from services.decode.drafts import REOPEN_AFTER_TOKENS, DraftBook, Outgoing
 from shared.degradation import DegradationLevel
+from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
+from shared.engine.scheduling.probes import FIRST_AFTER
 from shared.errors import ProtocolError
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, unpack_ids
 from shared.worker.drafts.draft_tree import MAX_BRANCHES, DraftBranch, DraftTree, packed
@@ -196,13 +197,13 @@ def test_tokens_that_were_not_asked_drafts_for_go_with_the_next_commit() -> None
         if len(messages := book.outgoing(0.0)) == 0:
             break
     told = 0
-    for _ in range(PROBE_AFTER_STEPS + 1):
+    for _ in range(FIRST_AFTER + 1):
         book.advance(KEY, (6,), 0, 0)
         messages = book.outgoing(0.0)
         if messages:
             told = len(commit_of(messages).token_ids[0])
             break
-    assert told >= PROBE_AFTER_STEPS - 1
+    assert told >= FIRST_AFTER - 1
 
 
 def test_drafts_shrink_as_the_batch_grows() -> None:
@@ -219,11 +220,13 @@ def test_drafts_shrink_as_the_batch_grows() -> None:
 def test_under_pressure_drafts_are_half_as_long() -> None:
     book = make_book(longest=8)
     opened(book)
+    for _ in range(20):
+        book.advance(KEY, (7,), 8, 8)
     (whole,) = commit_of(book.outgoing(0.0)).lengths
     book.advance(KEY, (7,), 8, 8)
     book.level = DegradationLevel.SHORT_DRAFTS
     (half,) = commit_of(book.outgoing(0.0)).lengths
-    assert (whole, half) == (6, 5)  # both with one for the step that runs
+    assert (whole, half) == (9, 5)  # both with one for the step that runs
     short = make_book(longest=1)
     short.level = DegradationLevel.SHORT_DRAFTS
     opened(short)
@@ -258,23 +261,54 @@ def test_sessions_are_closed_at_every_level() -> None:
     assert [type(item.message) for item in book.outgoing(0.0)] == [DraftClose]
 
 
-def test_draft_length_follows_acceptance() -> None:
-    length = DraftLength(4)
-    for _ in range(20):
-        length.observe(4, 4)
-    assert length.next(8) == 4
-    for _ in range(3):
-        length.observe(4, 0)
-    assert 1 <= length.next(8) < 4
+def lengths_over(book: DraftBook, steps: int, *, proposed: int = 0, accepted: int = 0) -> list[int]:
+    """What each of so many steps asks for, 0 where it sends nothing."""
+    asked = []
+    for _ in range(steps):
+        book.advance(KEY, (5,), proposed, accepted)
+        messages = book.outgoing(0.0)
+        asked.append(commit_of(messages).ahead_lengths[0] if messages else 0)
+    return asked
 
 
-def test_useless_drafts_are_turned_off_and_probed_now_and_then() -> None:
-    length = DraftLength(4)
-    while length.rate >= MIN_RATE:
-        length.observe(4, 0)
-    asked = [length.next(8) for _ in range(2 * PROBE_AFTER_STEPS)]
-    assert asked.count(0) == len(asked) - 2
-    assert asked[PROBE_AFTER_STEPS - 1] == PROBE_TOKENS
+def test_nothing_is_asked_where_a_token_costs_what_it_may_save() -> None:
+    book = make_book()
+    book.prices = DraftPrices(10_000.0, 312.0, HIGHEST_PRICE, 0.0)
+    opened(book)
+    assert [type(each.message) for each in book.outgoing(0.0)] == [DraftOpen]
+    assert lengths_over(book, 5 * FIRST_AFTER) == [0] * 5 * FIRST_AFTER
+
+
+def test_a_drafter_that_has_stopped_is_soon_asked_ever_more_rarely() -> None:
+    book = make_book()
+    book.prices = DraftPrices(10_000.0, 1_250.0, 0.3, 0.0)
+    opened(book)
+    book.outgoing(0.0)
+    assert lengths_over(book, 60)[-20:] == [0] * 20
+    assert sum(each > 0 for each in lengths_over(book, 8 * FIRST_AFTER)) <= 3
+
+
+def test_a_draft_that_the_engine_leaves_out_was_asked_for_in_vain() -> None:
+    book = make_book()
+    book.prices = DraftPrices(10_000.0, 1_250.0, 0.3, 0.0)
+    opened(book)
+    book.outgoing(0.0)
+    for _ in range(60):
+        book.receive(block(len(book._sessions[KEY].tokens), (7,)), "s", 0.0)
+        book.record_use(DraftUse(KEY))
+        (asked,) = lengths_over(book, 1)
+    assert asked == 0
+
+
+def test_a_request_begins_with_what_came_of_the_drafts_for_those_before_it() -> None:
+    book = make_book()
+    for number in range(6):
+        opened(book, request_id=f"r{number}")
+        for _ in range(20):
+            book.advance(sequence_key(f"r{number}", 1), (5,), 4, 0)
+        book.close_draft(sequence_key(f"r{number}", 1))
+    opened(book, request_id="new")
+    assert [type(each.message) for each in book.outgoing(0.0)] == [DraftOpen]
 
 
 def test_a_slow_speculator_is_asked_for_what_will_be_decoded_meanwhile() -> None:
@@ -338,13 +372,13 @@ def test_a_draft_with_branches_stays_until_the_round_has_ended() -> None:
 def test_branches_for_other_outcomes_are_nobodys_fault() -> None:
     book = make_book(widest=2)
     opened(book)
-    rate = book._sessions[KEY].length.rate
+    asked = book._sessions[KEY].length.next(8)
     book.advance(KEY, (5,), 0, 0)
     book.receive(block_ahead(3, (7, 8)), "s", 0.0)
     assert book.proposals() == []
     book.record_use(DraftUse(KEY, behind=3))
     book.record_use(DraftUse(KEY, ended=RoundEnd.MISSED))
-    assert (book.counts.late, book._sessions[KEY].length.rate) == (0, rate)
+    assert (book.counts.late, book._sessions[KEY].length.next(8)) == (0, asked)
 
 
 def test_branches_that_come_late_are_asked_for_no_more() -> None:
