@@ -147,15 +147,16 @@ class HeadDrafts:
             row.trust,
         )
 
-    def ask(self, asked: Sequence[tuple[LiveSequence, DraftRequest]]) -> list[Offer]:
-        """Return an offer for each, of no tokens where none is worth verifying."""
+    def ask(self, asked: Sequence[tuple[LiveSequence, DraftRequest]], num_taken: int = 0) -> list[Offer]:
+        """Return an offer for each, of no tokens where none is worth verifying. Of what the step may verify
+        of such drafts `num_taken` tokens are others'."""
         began_ns = self._now_ns()
         requests = [request for _, request in asked]
         drafts = self._head.draft(self._taps, requests, self._chances.by_bin)
         took_us = (self._now_ns() - began_ns) / 1000
         self.drafting_us = int(took_us)
         self._learn_cost(took_us / max(1, sum(draft.steps for draft in drafts)))
-        room = self._batch_tokens
+        room = max(0, self._batch_tokens - num_taken)
         offers = []
         for (sequence, request), draft in zip(asked, drafts, strict=True):
             offer = self._offer(sequence, request, draft, room)

@@ -70,7 +70,8 @@ class OwnDrafts:
                 asked.append((sequence, request))
         if not asked:
             return
-        for place, offer in zip(places, heads.ask(asked), strict=True):
+        num_taken = sum(len(drafts.token_ids) for drafts in found)
+        for place, offer in zip(places, heads.ask(asked, num_taken), strict=True):
             if gains[place] and offer.gain <= gains[place]:
                 continue
             freed = len(found[place].token_ids)

@@ -10,6 +10,7 @@ import pytest
 from shared.engine import Engine, SamplingParams, TokenOutput
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
+from tests.support.adapters import save_adapter
 from tests.support.draft_heads import SMALL, save_agreeing_pair, save_head
 from tests.support.engine import (
     BACKENDS,
@@ -130,6 +131,18 @@ def test_a_grammar_rules_over_what_a_head_guesses(tmp_path: Path) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=60, grammar=Grammar("regex", "(abcd){4,9}x{3}"))
     outputs = run(with_head((target, head)), [1, 2, 3], params)
     assert ids(outputs) == generate(make_engine(target), [1, 2, 3], params)
+
+
+def test_a_head_drafts_for_an_adapter_and_changes_nothing(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    found: list[list[TokenOutput]] = []
+    for engine in (with_head(pair), make_engine(pair[0])):
+        engine.load_adapter("law", str(save_adapter(tmp_path, engine.model_config)))
+        engine.admit("a", PROMPT, len(PROMPT), GREEDY, adapter="law")
+        outputs: list[TokenOutput] = []
+        drive(engine, {"a": list(PROMPT)}, None, outputs)
+        found.append(outputs)
+    assert ids(found[0]) == ids(found[1])
+    assert any(output.from_head for output in found[0])
 
 
 def test_preemption_and_blocks_running_out_change_nothing(pair: tuple[Path, Path]) -> None:
