@@ -92,7 +92,7 @@ HOLDS = (
     ),
     Mutant(
         "a client that leaves leaves its work",
-        "services.gateway.session.session",
+        "services.gateway.session.route_holders",
         '            reason = "stop"\n',
         '            reason = "stop"\n        if outcome.word == "cancelled":\n            return\n',
     ),
