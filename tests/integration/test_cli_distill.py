@@ -204,6 +204,7 @@ def test_a_head_is_made_of_a_targets_answers_and_learns_on(
     assert before > 0
     assert json.loads((out / "config.json").read_text())["target"]["digest"] == checkpoint_digest(tied)
     assert "| held back | 0 | this head | " in (out / "README.md").read_text()
+    assert "draft_head" in capsys.readouterr().out.splitlines()[-1]
     ids = load_file(out / "model.safetensors")["ids"]
     more = (progress_of(out)["elapsed_s"] + 0.1) / 60 / (1 - ANSWERING_SHARE)
     assert main(["distill", *places, *options, "--minutes", str(more)]) == 0

@@ -103,14 +103,24 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"penstock distill: {error.filename}: {error.strerror}", file=sys.stderr)
         return EXIT_USAGE
-    if pays:
-        print(f"wrote {args.out}; try it: penstock up --model {args.model} --draft {args.out}")
-    else:
-        print(
-            f"wrote {args.out}, which does not pay here: the same command with more --minutes learns on; "
-            f"until then serve without it, as in penstock up --model {args.model} --draft none"
-        )
+    print(_closing(args, pays=pays))
     return 0
+
+
+def _closing(args: argparse.Namespace, *, pays: bool) -> str:
+    """Say how to serve what was made, or without it."""
+    serving = f"penstock up --model {args.model}"
+    if args.kind == "head":
+        use = f'{serving} with draft_head = "{args.out}" under [decode] in the settings'
+        without = f"{serving} without draft_head"
+    else:
+        use, without = f"{serving} --draft {args.out}", f"{serving} --draft none"
+    if pays:
+        return f"wrote {args.out}; try it: {use}"
+    return (
+        f"wrote {args.out}, which does not pay here: the same command with more --minutes learns on; "
+        f"until then serve without it, as in {without}"
+    )
 
 
 def _minutes(text: str) -> float:
