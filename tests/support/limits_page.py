@@ -77,6 +77,7 @@ ROOMS = (
         "Models, tokenizers and adapters",
         "it is not loaded, and a sentence names the file and the field",
         (
+            "shared/engine/draft_head",
             "shared/engine/loading",
             "shared/engine/adapters.py",
             "shared/text",

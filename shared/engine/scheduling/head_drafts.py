@@ -32,6 +32,10 @@ _COST_LEARNING = 0.1
 _WORST_COST = 4.0  # times what it took before: a call that was interrupted says little
 
 
+def monotonic_ns() -> int:
+    return SYSTEM_CLOCK.monotonic_ns()
+
+
 class Offer(NamedTuple):
     """A draft of the head, and the steps that are saved by verifying it beyond what that costs."""
 
@@ -61,7 +65,7 @@ class HeadDrafts:
         most_sequences: int,
         batch_tokens: int,
         *,
-        now_ns: Callable[[], int] = SYSTEM_CLOCK.monotonic_ns,
+        now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.longest = HEAD_TOKENS
         self.drafting_us = 0
