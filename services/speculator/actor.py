@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from services.speculator.answers import Asked, DraftTick, blocks_of
-from services.speculator.commits import rows_of
+from services.speculator.answers import DraftTick, TickSession, draft_blocks
+from services.speculator.commits import read_commit
 from services.speculator.config import SpeculatorConfig
 from services.speculator.drafting import Drafted, Drafter, Wish
 from services.speculator.preparing import Preparer, Round
@@ -160,7 +160,7 @@ class SpeculatorActor(EngineActor):
         most, diverged = self._config.max_draft_tokens, self._sessions.diverged
         now_s = SYSTEM_CLOCK.monotonic_s()
         prepares = self._may_prepare(commit.within_us)
-        for row in rows_of(commit):
+        for row in read_commit(commit):
             wish = DraftWish(
                 max(0, min(row.num_tokens, most)),
                 max(0, min(row.fan, MAX_BRANCHES)) if prepares else 0,
@@ -212,7 +212,7 @@ class SpeculatorActor(EngineActor):
     def _begin_tick(self) -> None:
         self._somebody_waits = False
         asked = [
-            Asked(key, session, len(session.tokens), wish)
+            TickSession(key, session, len(session.tokens), wish)
             for key, session, wish in self._sessions.take_wishes(self._config.max_sequences)
         ]
         wishes = [
@@ -235,7 +235,7 @@ class SpeculatorActor(EngineActor):
     def _begin_preparing(self) -> None:
         self._somebody_waits = False
         asked = [
-            Asked(key, session, len(session.tokens), wish, guesses)
+            TickSession(key, session, len(session.tokens), wish, guesses)
             for key, session, wish, guesses in self._sessions.take_rounds(self._config.max_sequences)
         ]
         rounds = [
@@ -267,7 +267,7 @@ class SpeculatorActor(EngineActor):
         return not within_us or 2e6 * self._step_s <= within_us
 
     def _may_go_on(self) -> bool:
-        """In the engine's thread: nobody waits for guesses while branches are drafted."""
+        """Return whether nobody waits for guesses; asked by the engine's thread, before each step."""
         return not self._somebody_waits
 
     async def _send_tick(self, tick: DraftTick) -> None:
@@ -283,7 +283,7 @@ class SpeculatorActor(EngineActor):
             asked.session.tree = tree
             if not tree.branches and asked.session.wish is None and asked.wish.fan:
                 asked.session.wish = asked.wish._replace(follow_up=True)
-        for decode, block in blocks_of(answers, SYSTEM_CLOCK.monotonic_s()):
+        for decode, block in draft_blocks(answers, SYSTEM_CLOCK.monotonic_s()):
             await self._outbox.tell("decode", decode, block)
 
     def _release_later(self, key: str) -> None:

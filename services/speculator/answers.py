@@ -1,4 +1,4 @@
-"""What a tick is about, what has come of it, and the messages that tell decode workers of that."""
+"""Keep what a tick is about and what has come of it, and tell decode workers of that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.worker.drafts.draft_tree import DraftTree, packed
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TickSession:
     """A session as it was when a tick began: it had `base` tokens, and `guesses` are those of the round that
     is prepared for."""
 
@@ -33,10 +33,10 @@ class Asked:
 class DraftTick:
     """The work of one tick, and what came of it: guesses, or branches for rounds."""
 
-    asked: Sequence[Asked]
+    asked: Sequence[TickSession]
     outcome: Drafted | Prepared
 
-    def answers(self) -> Iterator[tuple[Asked, DraftTree]]:
+    def answers(self) -> Iterator[tuple[TickSession, DraftTree]]:
         """Return what there is to be sent."""
         for asked in self.asked:
             if isinstance(self.outcome, Drafted):
@@ -47,9 +47,11 @@ class DraftTick:
                 yield asked, DraftTree(asked.base, asked.guesses, branches)
 
 
-def blocks_of(answers: Iterable[tuple[Asked, DraftTree]], now_s: float) -> Iterator[tuple[str, DraftBlock]]:
+def draft_blocks(
+    answers: Iterable[tuple[TickSession, DraftTree]], now_s: float
+) -> Iterator[tuple[str, DraftBlock]]:
     """Return one block per decode worker."""
-    rows: dict[str, list[tuple[Asked, DraftTree]]] = {}
+    rows: dict[str, list[tuple[TickSession, DraftTree]]] = {}
     for asked, tree in answers:
         rows.setdefault(asked.session.decode, []).append((asked, tree))
     for decode, several in rows.items():

@@ -10,7 +10,7 @@ from shared.messages import DraftCommit
 
 
 class CommitRow(NamedTuple):
-    """What a commit says of one session; `fan` and `ahead_tokens` are 0, and `digest` is empty, where an
+    """One session's part of a commit; `fan` and `ahead_tokens` are 0, and `digest` is empty, where an
     older decode worker does not know them."""
 
     request_id: str
@@ -23,7 +23,7 @@ class CommitRow(NamedTuple):
     digest: bytes
 
 
-def rows_of(commit: DraftCommit) -> Iterator[CommitRow]:
+def read_commit(commit: DraftCommit) -> Iterator[CommitRow]:
     """Raises ProtocolError, before the first, for columns that do not belong together."""
     rows = len(commit.request_ids)
     required = (commit.epochs, commit.bases, commit.token_ids, commit.lengths)

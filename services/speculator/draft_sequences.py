@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from shared.engine import Engine, TokenOutput
-from shared.engine.sampling.candidates import Candidate
+from shared.engine.sampling.candidates import LikelyDraw
 from shared.worker.drafts.draft_tree import common_length
 
 
@@ -25,7 +25,7 @@ class DraftSequences:
     def __init__(self) -> None:
         self._families: dict[str, _Family] = {}
         self._session_of: dict[str, str] = {}
-        self._candidates: dict[str, dict[int, tuple[Candidate, ...]]] = {}  # by sequence and position
+        self._candidates: dict[str, dict[int, tuple[LikelyDraw, ...]]] = {}  # by sequence and position
         self._numbers = count(1)
 
     def main(self, session: str) -> str:
@@ -68,7 +68,7 @@ class DraftSequences:
             told = self._candidates.setdefault(output.key, {})
             told.update(enumerate(output.candidates, output.position))
 
-    def candidates(self, sequence: str, position: int) -> tuple[Candidate, ...]:
+    def candidates(self, sequence: str, position: int) -> tuple[LikelyDraw, ...]:
         """Return the likeliest outcomes of the draw at `position`; nothing where they were not told."""
         return self._candidates.get(sequence, {}).get(position, ())
 

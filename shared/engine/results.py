@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shared.engine.sampling.candidates import Candidate
+from shared.engine.sampling.candidates import LikelyDraw
 from shared.engine.scheduling.draft_prices import DraftPrices
 from shared.engine.sequence import LiveSequence
 from shared.errors import PenstockError
@@ -75,7 +75,7 @@ class TokenOutput(NamedTuple):
     looked_up: bool = False
     from_head: bool = False
     fault: PenstockError | None = None
-    candidates: tuple[tuple[Candidate, ...], ...] = ()
+    candidates: tuple[tuple[LikelyDraw, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

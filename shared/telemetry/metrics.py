@@ -504,6 +504,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
     "decode": (
         DRAFT_ACCEPTED,
         DRAFT_LATE,
+        DRAFT_ROUNDS,
         DRAFT_PROPOSED,
         ENGINE_THREADS,
         GRAMMAR_TRIALS,
@@ -520,7 +521,14 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         *_PREFIXES,
         *_TRANSFERS,
     ),
-    "speculator": (*_ADAPTERS, DRAFT_SESSIONS_REFUSED, ENGINE_THREADS, KV_BLOCKS, SERVED_MODEL),
+    "speculator": (
+        *_ADAPTERS,
+        DRAFT_DIVERGENCES,
+        DRAFT_SESSIONS_REFUSED,
+        ENGINE_THREADS,
+        KV_BLOCKS,
+        SERVED_MODEL,
+    ),
     "detokenizer": (QUEUE_DEPTH, SERVED_MODEL),
     "planner": (PLANNED_INSTANCES, PLAN_CHANGES, PLAN_ROUNDS),
 }

@@ -1,4 +1,4 @@
-"""How long answers of speculators are on their way, and so how long one may take to be of use. Pure."""
+"""Measure how long answers of speculators are on their way, and so how long one may take. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ USED_SHARE = 0.9
 
 
 class AnswerTimes:
-    """By speculator: the time between a commit and its answer that the speculator itself did not take."""
+    """The time between a commit and its answer that the speculator itself did not take, by speculator."""
 
     def __init__(self) -> None:
         self._way_s: dict[str, float] = {}

@@ -25,7 +25,7 @@ class Proposal(NamedTuple):
 
 
 class RoundEnd(StrEnum):
-    """What there was for the next step when a round, a step with a speculator's draft, had ended."""
+    """The drafts that there were when a round, a step with a speculator's draft, had ended."""
 
     HIT = "hit"  # guesses that go on where it ended
     MISSED = "missed"  # branches, for other outcomes
@@ -54,7 +54,7 @@ class _Offer:
 
 
 class DraftOffers:
-    """At most one draft per sequence, the newest."""
+    """The newest draft of each sequence."""
 
     def __init__(self) -> None:
         self._offers: dict[str, _Offer] = {}

@@ -17,7 +17,7 @@ from shared.engine.sampling.draw_row import DrawRow
 from shared.engine.sampling.noise import gumbel_noise
 
 
-class Candidate(NamedTuple):
+class LikelyDraw(NamedTuple):
     """An id that may be drawn; `chance` is its share, by score, among those that are told with it."""
 
     token_id: int
@@ -26,7 +26,7 @@ class Candidate(NamedTuple):
 
 def rank_draws(
     logits: Tensor, rows: Sequence[DrawRow], drawn: Sequence[int | None], count: int
-) -> list[tuple[Candidate, ...]]:
+) -> list[tuple[LikelyDraw, ...]]:
     """Return the `count` likeliest outcomes of each row of `logits` [len(rows), vocab], the drawn one first;
     fewer where nothing else is allowed. `logits` are those that `draw` has left, and are overwritten.
 
@@ -62,6 +62,6 @@ def _score(logits: Tensor, row: DrawRow, token_id: int) -> float:
     return logit / params.temperature + float(noise[0, 0])
 
 
-def _candidates(scores: Sequence[tuple[int, float]]) -> tuple[Candidate, ...]:
+def _candidates(scores: Sequence[tuple[int, float]]) -> tuple[LikelyDraw, ...]:
     chances = torch.softmax(torch.tensor([score for _, score in scores], dtype=torch.float64), 0).tolist()
-    return tuple(Candidate(token_id, chance) for (token_id, _), chance in zip(scores, chances, strict=True))
+    return tuple(LikelyDraw(token_id, chance) for (token_id, _), chance in zip(scores, chances, strict=True))

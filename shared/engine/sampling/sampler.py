@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from shared.engine.sampling.candidates import Candidate, rank_draws
+from shared.engine.sampling.candidates import LikelyDraw, rank_draws
 from shared.engine.sampling.draw import draw
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.grammar_row import GrammarRow
@@ -34,7 +34,7 @@ class Drawn(NamedTuple):
     finish_reason: str | None
     accepted_drafts: int
     fault: PenstockError | None = None
-    candidates: tuple[tuple[Candidate, ...], ...] = ()
+    candidates: tuple[tuple[LikelyDraw, ...], ...] = ()
     """The likeliest outcomes of each of these draws, where its sequence wants them told."""
 
 

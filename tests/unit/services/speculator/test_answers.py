@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.speculator.answers import Asked, DraftTick, blocks_of
+from services.speculator.answers import DraftTick, TickSession, draft_blocks
 from services.speculator.drafting import Drafted
 from services.speculator.preparing import Prepared
 from services.speculator.sessions import DraftSession, DraftWish
@@ -10,9 +10,9 @@ from shared.sampling.parameters import SamplingParams
 from shared.worker.drafts.draft_tree import DraftBranch, DraftTree, trees_of
 
 
-def asked(request_id: str, decode: str, guesses: tuple[int, ...] = ()) -> Asked:
+def asked(request_id: str, decode: str, guesses: tuple[int, ...] = ()) -> TickSession:
     session = DraftSession(request_id, 1, decode, [1, 2, 3], 2, SamplingParams(), 0.0)
-    return Asked(f"{request_id}/1", session, 3, DraftWish(4, asked_s=10.0), guesses)
+    return TickSession(f"{request_id}/1", session, 3, DraftWish(4, asked_s=10.0), guesses)
 
 
 def test_each_decode_worker_gets_one_block_with_its_own_rows() -> None:
@@ -20,7 +20,7 @@ def test_each_decode_worker_gets_one_block_with_its_own_rows() -> None:
         [asked("a", "d0"), asked("b", "d1"), asked("c", "d0"), asked("none", "d0")],
         Drafted({"a/1": (5,), "b/1": (6,), "c/1": (7, 8)}, {}, frozenset()),
     )
-    blocks = dict(blocks_of(tick.answers(), 10.5))
+    blocks = dict(draft_blocks(tick.answers(), 10.5))
     assert set(blocks) == {"d0", "d1"}
     assert list(trees_of(blocks["d0"])) == [
         ("a", 1, DraftTree(3, (5,)), 500_000),
@@ -31,5 +31,5 @@ def test_each_decode_worker_gets_one_block_with_its_own_rows() -> None:
 def test_branches_go_with_the_guesses_of_their_round() -> None:
     branches = (DraftBranch(0, 9, (8,)),)
     tick = DraftTick([asked("a", "d0", (5, 6)), asked("b", "d0", (7,))], Prepared({"a/1": branches}))
-    ((_, block),) = blocks_of(tick.answers(), 10.0)
+    ((_, block),) = draft_blocks(tick.answers(), 10.0)
     assert list(trees_of(block)) == [("a", 1, DraftTree(3, (5, 6), branches), 1)]
