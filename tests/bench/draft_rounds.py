@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tests.bench.agreeing_drafter import RUNNER_UPS
 
 USED_SHARE = 0.9
-"""The share of services/decode/ahead/answer_times.py: branches that would take longer are not there in time."""
+"""The share of a step in services/decode/ahead/answer_times.py: later branches are not there in time."""
 
 
 @dataclass(frozen=True, slots=True)
