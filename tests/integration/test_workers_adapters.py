@@ -25,6 +25,7 @@ from shared.messages import (
     pack_ids,
 )
 from shared.sampling.parameters import SamplingParams
+from shared.worker.drafts.draft_tree import DraftTree, trees_of
 from tests.integration.workers_harness import GREEDY, WAIT_S, Edge, Workers, edge_of
 from tests.support.adapters import save_adapter
 from tests.support.engine import drive, make_engine
@@ -256,8 +257,10 @@ async def test_a_speculator_drafts_with_an_adapter_of_that_name_over_its_draft(
         commit = DraftCommit(PLAYED, (key,), (1,), (len(ids),), ((),), (4,))
         await edge.tell_speculator(SPECULATOR, commit)
         guessed = expected(own, ids, known, wished)[:4]
-        block = DraftBlock((key,), (1,), (len(ids),), (tuple(guessed),))
         await until(lambda: answers, timeout_s=WAIT_S)
-        assert answers.pop() == block
+        block = answers.pop()
+        assert isinstance(block, DraftBlock)
+        ((request_id, _, tree, _),) = trees_of(block)
+        assert (request_id, tree) == (key, DraftTree(len(ids), tuple(guessed)))
         await edge.tell_speculator(SPECULATOR, DraftClose((key,), (1,)))
     remove_adapter(file, draft.name, "drafted")
