@@ -23,7 +23,7 @@ MAX_WIDTH = 1 << 16
 MAX_BLOCKS = 8
 """The most blocks of a draft head."""
 MAX_EPS = 1.0
-"""What rms_norm_eps of a draft head has to be below."""
+"""The limit below which rms_norm_eps of a draft head has to be."""
 
 
 @dataclass(frozen=True, slots=True)

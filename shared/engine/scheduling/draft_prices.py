@@ -1,4 +1,4 @@
-"""What it costs to verify a drafted token, in steps of its sequence."""
+"""The price of verifying a drafted token, in steps of its sequence."""
 
 from __future__ import annotations
 

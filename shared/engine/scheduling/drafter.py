@@ -1,4 +1,4 @@
-"""What guesses tokens from the hidden states of a sequence's last row, as the scheduler asks it."""
+"""A guesser of tokens from the hidden states of a sequence's last row, as the scheduler asks it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class HeadBet(NamedTuple):
 
 
 class HeadChances:
-    """Of all sequences; each is `trusted` more or less than that. At first a head is believed."""
+    """The chances of all sequences, each of which is trusted more or less. At first a head is believed."""
 
     def __init__(self) -> None:
         self.by_bin = [(place + 0.5) / CONFIDENCE_BINS for place in range(CONFIDENCE_BINS)]

@@ -24,7 +24,7 @@ HEAD_TOKENS = 8
 LEAST_SHARE_US = 300
 """The least time of a sequence in a step: to ask takes Python 20 µs and more, whatever the head is."""
 RETRY_AFTER = 128
-"""In one step of so many all sequences are drafted one token for, whatever has come of it: text changes."""
+"""All sequences are drafted one token for in one step of so many, whatever has come of it: text changes."""
 RETRY_BESIDE_OTHERS = 32
 """The same for a sequence whose own drafts do not pay, where those of others do."""
 _LEARNING = 0.1  # the least weight of one time of asking
@@ -69,7 +69,7 @@ class HeadDrafts:
     ) -> None:
         self.longest = HEAD_TOKENS
         self.drafting_us = 0
-        """What the head took in the step that is planned."""
+        """The time that the head took in the step that is planned."""
         self._head = head
         self._batch_tokens = batch_tokens
         self._now_ns = now_ns

@@ -1,4 +1,4 @@
-"""What asking a draft head brings: tokens that are expected to be right, are verified and computed."""
+"""Remember what asking a draft head brings: tokens expected to be right, verified and computed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Work(NamedTuple):
     match_tokens: int = 0
     """The tokens behind which drafts were found that were looked up in the sequence's own text."""
     confidences: tuple[float, ...] = ()
-    """Of each draft, where a draft head has made them."""
+    """The confidence of each draft, where a draft head has made them."""
 
     @classmethod
     def of(
@@ -126,7 +126,7 @@ class SchedulerOutput:
     draft_prices: DraftPrices | None = None
     """What it costs to verify a token in it; None where nobody decodes, or nothing is known yet."""
     drafting_us: int = 0
-    """What a draft head took to draft for it."""
+    """The time that a draft head took to draft for it."""
 
 
 def monotonic_us() -> int:
@@ -370,7 +370,7 @@ class Scheduler:
         undrafted: Container[str],
         prices: DraftPrices | None,
     ) -> list[Drafts]:
-        """Of each: what was offered, else what this engine drafts itself."""
+        """Return for each what was offered, else what this engine drafts itself."""
         chosen: list[Drafts] = []
         left: list[int] = []
         for place, sequence in enumerate(decoding):
