@@ -18,7 +18,7 @@ _COMMON_LEARNING = 0.05  # of all requests of a worker
 
 
 class DraftRecord:
-    """What has come of drafts: how often tokens were right, by position, and how often an answer was of use,
+    """The record of drafts: how often tokens were right, by position, and how often an answer was of use,
     which it is not where it comes too late or the engine leaves it out."""
 
     __slots__ = ("chances", "learning", "usable")
@@ -38,8 +38,8 @@ class DraftRecord:
 
 
 class DraftLength:
-    """Of one request, which begins with what the last ones have seen. `longest` is the configured draft
-    length; 0 turns drafts off."""
+    """The draft length of one request, which begins with what the last ones have seen. `longest` is the
+    configured one; 0 turns drafts off."""
 
     def __init__(self, longest: int, common: DraftRecord) -> None:
         self._longest = longest

@@ -92,7 +92,7 @@ class DraftBook:
     step_us: int = 0
     """The time of a step of the batch; 0 while it is not known."""
     prices: DraftPrices | None = None
-    """What it costs to verify a token; None while it is not known."""
+    """The price of verifying a token; None while it is not known."""
     _record: DraftRecord = field(default_factory=DraftRecord.common)
     _times: AnswerTimes = field(default_factory=AnswerTimes)
     _sessions: dict[str, _Session] = field(default_factory=dict)

@@ -43,8 +43,8 @@ from shared.engine.results import (
 )
 from shared.engine.sampling.grammar import Grammars
 from shared.engine.sampling.sampler import Sampler
-from shared.engine.scheduling.drafter import Drafter
 from shared.engine.scheduling.head_drafts import HeadDrafts
+from shared.engine.scheduling.head_model import HeadModel
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
 from shared.engine.sequence import blocks_for
 from shared.process.cores import usable_cores
@@ -335,7 +335,7 @@ class Engine(Branching):
             self._slot.close()
 
 
-def _head_drafts(head: Drafter, config: EngineConfig) -> HeadDrafts:
+def _head_drafts(head: HeadModel, config: EngineConfig) -> HeadDrafts:
     return HeadDrafts(head, config.max_sequences + config.guest_sequences, config.ngram_batch_tokens)
 
 

@@ -117,7 +117,7 @@ class StepResult:
     mask_waits: int = 0
     num_resting: int = 0
     draft_prices: DraftPrices | None = None
-    """What it cost to verify a token in it; None where nobody decoded, or nothing is known yet."""
+    """The price of verifying a token in it; None where nobody decoded, or nothing is known yet."""
 
 
 NO_STEP = StepResult((), (), (), (), 0, 0, 0, (), 0, 0)

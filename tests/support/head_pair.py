@@ -14,7 +14,7 @@ from shared.engine.draft_head.torch_head import TorchDraftHead
 from shared.engine.draft_head.weights import load_draft_head
 from shared.engine.native.library import library
 from shared.engine.native.model import NativeModel
-from shared.engine.scheduling.drafter import CONFIDENCE_BINS, DraftRequest, HeadDraft, Taps
+from shared.engine.scheduling.head_model import CONFIDENCE_BINS, DraftRequest, HeadDraft, TapRows
 from shared.engine.torch_backend.model import TorchModel
 from tests.support.draft_heads import save_head
 from tests.support.engine import make_engine, save_random_model
@@ -39,10 +39,10 @@ class HeadPair:
         self.ours = NativeDraftHead(kernels, weights, model, threads)
         self.right = TorchDraftHead(weights, right.embedding_of)
         generator = torch.Generator().manual_seed(4)
-        self.taps: Taps = (5 * torch.randn(ROWS, config.tap_width, generator=generator)).numpy()
+        self.taps: TapRows = (5 * torch.randn(ROWS, config.tap_width, generator=generator)).numpy()
         self._vocab = config.target_vocab_size
 
-    def draft(self, requests: list[DraftRequest], taps: Taps | None = None) -> list[HeadDraft]:
+    def draft(self, requests: list[DraftRequest], taps: TapRows | None = None) -> list[HeadDraft]:
         """Return what the kernels guess, which find no numbers where they were before."""
         self._kernels.penstock_poison_draft_head(self.ours._handle)
         return self.ours.draft(self.taps if taps is None else taps, requests, SURE)

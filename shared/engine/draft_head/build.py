@@ -9,14 +9,14 @@ from shared.engine.draft_head.weights import load_draft_head
 from shared.engine.engine_config import EngineConfig
 from shared.engine.loading.model_config import ModelConfig
 from shared.engine.native.model import NativeModel
-from shared.engine.scheduling.drafter import Drafter
+from shared.engine.scheduling.head_model import HeadModel
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
 
 
 def build_draft_head(
     config: EngineConfig, model_config: ModelConfig, model: Model
-) -> tuple[Drafter, Taps] | None:
+) -> tuple[HeadModel, Taps] | None:
     """Return the head that `config` names, and what it reads of every step; None where it names none.
 
     Raises as `load_draft_head` does.

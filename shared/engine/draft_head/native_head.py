@@ -14,12 +14,12 @@ from shared.engine.native.library import DraftBlockShape, DraftHeadShape, DraftR
 from shared.engine.native.linear import NativeLinear
 from shared.engine.native.model import NativeModel
 from shared.engine.sampling.native_sampler import packed_draw
-from shared.engine.scheduling.drafter import DraftRequest, HeadDraft, Taps
+from shared.engine.scheduling.head_model import DraftRequest, HeadDraft, TapRows
 from shared.errors import InternalError
 
 
 class NativeDraftHead:
-    """See `Drafter`."""
+    """See `HeadModel`."""
 
     def __init__(
         self, kernels: ctypes.CDLL, weights: DraftHeadWeights, target: NativeModel, threads: int
@@ -66,7 +66,7 @@ class NativeDraftHead:
 
     @property
     def tap_width(self) -> int:
-        """See `Drafter`."""
+        """See `HeadModel`."""
         return self._tap_width
 
     @property
@@ -75,9 +75,9 @@ class NativeDraftHead:
         return sum(part.nbytes for part in self._kept if isinstance(part, NativeLinear))
 
     def draft(
-        self, taps: Taps, requests: Sequence[DraftRequest], chances: Sequence[float]
+        self, taps: TapRows, requests: Sequence[DraftRequest], chances: Sequence[float]
     ) -> list[HeadDraft]:
-        """See `Drafter`."""
+        """See `HeadModel`."""
         count, most = len(requests), max(request.length for request in requests)
         columns = list(zip(*requests, strict=True))
         slots, token_ids, lengths = (array("i", columns[place]) for place in (0, 1, 5))

@@ -11,29 +11,29 @@ from torch.nn import functional
 
 from shared.engine.draft_head.weights import DraftHeadWeights
 from shared.engine.sampling.noise import gumbel_noise
-from shared.engine.scheduling.drafter import DraftRequest, HeadDraft, Taps, bin_of
+from shared.engine.scheduling.head_model import DraftRequest, HeadDraft, TapRows, bin_of
 
-Embed = Callable[[int], Tensor]
+EmbedToken = Callable[[int], Tensor]
 """The embedding of a token as the target's first layer takes it, float32 [target's hidden]."""
 
 
 class TorchDraftHead:
-    """See `Drafter`."""
+    """See `HeadModel`."""
 
-    def __init__(self, weights: DraftHeadWeights, embed: Embed) -> None:
+    def __init__(self, weights: DraftHeadWeights, embed: EmbedToken) -> None:
         self._weights = weights
         self._embed = embed
 
     @property
     def tap_width(self) -> int:
-        """See `Drafter`."""
+        """See `HeadModel`."""
         return self._weights.config.tap_width
 
     @torch.inference_mode()
     def draft(
-        self, taps: Taps, requests: Sequence[DraftRequest], chances: Sequence[float]
+        self, taps: TapRows, requests: Sequence[DraftRequest], chances: Sequence[float]
     ) -> list[HeadDraft]:
-        """See `Drafter`."""
+        """See `HeadModel`."""
         return [self._draft(torch.from_numpy(taps[each.slot]), each, chances) for each in requests]
 
     def first_state(self, taps: Tensor) -> Tensor:

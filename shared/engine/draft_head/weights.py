@@ -22,7 +22,7 @@ INT8_GROUPS = (288, 256, 192, 128, 96, 64, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class DraftBlock:
+class HeadBlockWeights:
     """`gate_up`: gates first."""
 
     norm: Tensor  # float32 [d]
@@ -40,7 +40,7 @@ class DraftHeadWeights:
     state_norm: Tensor  # [d]
     embed_norm: Tensor  # [target's hidden]
     mix: Linear  # [d, d + target's hidden]
-    blocks: tuple[DraftBlock, ...]
+    blocks: tuple[HeadBlockWeights, ...]
     out_norm: Tensor  # [d]
     head: Linear  # [draft vocabulary, d]
     ids: Tensor  # int32 [draft vocabulary], ascending
@@ -131,7 +131,7 @@ def _read(file: Any, config: DraftHeadConfig) -> DraftHeadWeights:
         tensor("embed_norm.weight"),
         DenseLinear(torch.cat([tensor("mix_state.weight"), tensor("mix_embed.weight")], dim=1)),
         tuple(
-            DraftBlock(
+            HeadBlockWeights(
                 tensor(f"blocks.{block}.norm.weight"),
                 linear(f"blocks.{block}.gate_up"),
                 linear(f"blocks.{block}.down"),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shared.engine.scheduling.drafter import CONFIDENCE_BINS, bin_of
+from shared.engine.scheduling.head_model import CONFIDENCE_BINS, bin_of
 
 _BELIEF = 4  # what a head states weighs at first as much as so many of its tokens
 _LEAST_WEIGHT = 0.02  # of a token that was right or wrong

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
-from shared.engine.scheduling.drafter import Drafter, DraftRequest, HeadDraft, Taps
 from shared.engine.scheduling.head_chances import HeadChances
+from shared.engine.scheduling.head_model import DraftRequest, HeadDraft, HeadModel, TapRows
 from shared.engine.scheduling.head_record import HeadRecord
 from shared.engine.sequence import LiveSequence
 from shared.seams.clock import SYSTEM_CLOCK
@@ -44,7 +44,7 @@ class Offer(NamedTuple):
     gain: float
 
 
-class _Row:
+class _HeadRow:
     """The record of one sequence; `num_tokens` is how many it had when its hidden states were kept."""
 
     __slots__ = ("num_tokens", "record", "slot", "trust")
@@ -61,7 +61,7 @@ class HeadDrafts:
 
     def __init__(
         self,
-        head: Drafter,
+        head: HeadModel,
         most_sequences: int,
         batch_tokens: int,
         *,
@@ -73,9 +73,9 @@ class HeadDrafts:
         self._head = head
         self._batch_tokens = batch_tokens
         self._now_ns = now_ns
-        self._taps: Taps = np.zeros((most_sequences, head.tap_width), np.float32)
+        self._taps: TapRows = np.zeros((most_sequences, head.tap_width), np.float32)
         self._free = list(range(most_sequences))
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _HeadRow] = {}
         self._chances = HeadChances()
         self._record = HeadRecord()
         self._token_us = 0.0  # what the head takes for a token of one sequence
@@ -89,7 +89,7 @@ class HeadDrafts:
 
     # --- hidden states ---
 
-    def keep(self, drawn: Sequence[tuple[LiveSequence, int]], taps: Taps) -> None:
+    def keep(self, drawn: Sequence[tuple[LiveSequence, int]], taps: TapRows) -> None:
         """Sequences have drawn their last token from these rows of `taps` [rows, tap width]."""
         slots, places = [], []
         for sequence, place in drawn:
@@ -97,7 +97,7 @@ class HeadDrafts:
             if row is None:
                 if not self._free:
                     continue
-                row = self._rows[sequence.key] = _Row(self._free.pop(), self._record.inherited())
+                row = self._rows[sequence.key] = _HeadRow(self._free.pop(), self._record.inherited())
             row.num_tokens = len(sequence.tokens)
             slots.append(row.slot)
             places.append(place)

@@ -11,7 +11,7 @@ _LEARNING = 0.2  # of a sequence: a drafter that begins to be wrong is soon know
 _COMMON_LEARNING = 0.05  # of all sequences, for those that come
 
 
-class _Row:
+class _OfferedRow:
     """The record of one sequence, which begins with what the last ones have seen."""
 
     __slots__ = ("chances", "probes")
@@ -22,11 +22,11 @@ class _Row:
 
 
 class OfferedDrafts:
-    """What was offered, by whomever, counts by what has come of it alone."""
+    """Choose by what has come of offers alone, whoever has made them."""
 
     def __init__(self) -> None:
         self._common = PositionChances(_COMMON_LEARNING)
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _OfferedRow] = {}
 
     def choose(self, sequence: LiveSequence, most: int, prices: DraftPrices | None) -> tuple[int, ...]:
         """Take the drafts of a sequence: up to `most`, each right often enough, with all before it, to save
@@ -36,7 +36,7 @@ class OfferedDrafts:
             return ()
         row = self._rows.get(sequence.key)
         if row is None:
-            row = self._rows[sequence.key] = _Row(self._common)
+            row = self._rows[sequence.key] = _OfferedRow(self._common)
         if prices is None:
             return drafts
         price = prices.of_token(sequence.num_computed)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shared.engine.scheduling.draft_prices import DraftPrices
-from shared.engine.scheduling.drafter import DraftRequest
 from shared.engine.scheduling.head_drafts import HeadDrafts
+from shared.engine.scheduling.head_model import DraftRequest
 from shared.engine.scheduling.ngram_drafts import NgramDrafts
 from shared.engine.scheduling.ngram_index import Guess
 from shared.engine.sequence import LiveSequence

@@ -9,7 +9,7 @@ MOST_AFTER = 1024
 
 
 class Probes:
-    """Of one thing that is left out."""
+    """The tries of one thing that is left out."""
 
     __slots__ = ("_after", "_left_out")
 

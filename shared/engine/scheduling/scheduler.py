@@ -124,7 +124,7 @@ class SchedulerOutput:
     features: Features
     num_resting: int = 0
     draft_prices: DraftPrices | None = None
-    """What it costs to verify a token in it; None where nobody decodes, or nothing is known yet."""
+    """The price of verifying a token in it; None where nobody decodes, or nothing is known yet."""
     drafting_us: int = 0
     """The time that a draft head took to draft for it."""
 

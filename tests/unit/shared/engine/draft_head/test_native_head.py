@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shared.engine.native.library import library
-from shared.engine.scheduling.drafter import CONFIDENCE_BINS, DraftRequest, HeadDraft
+from shared.engine.scheduling.head_model import CONFIDENCE_BINS, DraftRequest, HeadDraft
 from tests.support.draft_heads import SMALL, WIDE, random_tensors
 from tests.support.head_pair import SURE, HeadPair
 

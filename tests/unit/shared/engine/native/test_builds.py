@@ -15,7 +15,7 @@ from shared.engine.native.library import BUILDS, NativeName, library, load, nati
 from shared.engine.native.linear import NativeLinear
 from shared.engine.sampling.draw_row import DrawRow
 from shared.engine.sampling.native_sampler import NativeSampler
-from shared.engine.scheduling.drafter import HeadDraft
+from shared.engine.scheduling.head_model import HeadDraft
 from tests.support.draft_heads import SMALL
 from tests.support.head_pair import HeadPair
 from tests.support.native_draws import (

@@ -9,8 +9,8 @@ import numpy as np
 from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.scheduling.draft_prices import DraftPrices
-from shared.engine.scheduling.drafter import CONFIDENCE_BINS, DraftRequest, HeadDraft, Taps
 from shared.engine.scheduling.head_drafts import LEAST_SHARE_US, RETRY_AFTER, RETRY_BESIDE_OTHERS, HeadDrafts
+from shared.engine.scheduling.head_model import CONFIDENCE_BINS, DraftRequest, HeadDraft, TapRows
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from tests.support.clock import FakeClock
 
@@ -34,7 +34,7 @@ class PlayedHead:
         return WIDTH
 
     def draft(
-        self, taps: Taps, requests: Sequence[DraftRequest], chances: Sequence[float]
+        self, taps: TapRows, requests: Sequence[DraftRequest], chances: Sequence[float]
     ) -> list[HeadDraft]:
         assert len(chances) == CONFIDENCE_BINS
         self.asked += requests

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 CONFIDENCE_BINS = 16
 """The parts of equal width into which a confidence from 0 to 1 falls."""
 
-Taps = NDArray[np.float32]
+TapRows = NDArray[np.float32]
 """[slots, hidden states of a row, one behind the other]"""
 
 
@@ -19,7 +19,7 @@ class DraftRequest(NamedTuple):
     """One row to draft for. A token is guessed where it is right, with all before it, with a chance of at
     least `floor`, and another one is tried behind it where that chance is at least `need`."""
 
-    slot: int  # of its hidden states in `Taps`
+    slot: int  # of its hidden states in `TapRows`
     token_id: int  # the last token: what was drawn from that row
     position: int  # of the first guessed token
     temperature: float
@@ -38,16 +38,16 @@ class HeadDraft(NamedTuple):
     steps: int
 
 
-class Drafter(Protocol):
+class HeadModel(Protocol):
     """A draft head. What it guesses for one row does not depend on the rows beside it."""
 
     @property
     def tap_width(self) -> int:
-        """Return how many numbers a row of `Taps` has."""
+        """Return how many numbers a row of `TapRows` has."""
         ...
 
     def draft(
-        self, taps: Taps, requests: Sequence[DraftRequest], chances: Sequence[float]
+        self, taps: TapRows, requests: Sequence[DraftRequest], chances: Sequence[float]
     ) -> list[HeadDraft]:
         """Guess for each of `requests`. `chances` [CONFIDENCE_BINS]: how often a token is right, by its
         confidence."""
