@@ -14,10 +14,11 @@ MIN_OBSERVATIONS = 8
 """Nothing is predicted before this many steps: the first ones warm caches and say little."""
 EXTRAPOLATION = 4
 """Predictions are vouched for up to steps of so many times the tokens of the largest one seen."""
-_HOLD = 1e-4 * np.array((1.0, 1.0, 1.0, 10.0))
+_HOLD = 1e-4 * np.array((1.0, 1.0, 10.0, 10.0))
 """The firmness with which each coefficient stays where it was (0 at first) when recent steps say nothing
-about it. Keys are held firmest: that attention is costly must be seen, it would be multiplied by long
-prompts."""
+about it. Keys are held firmly: that attention is costly must be seen, it would be multiplied by long
+prompts. So are sequences: while each has one row, what they cost is taken for the price of rows, so that
+nobody drafts by the hope that another row is cheaper than the first."""
 _FIT_EVERY = 16
 """Coefficients are computed at least so often, so that the past is in them before it has faded."""
 
