@@ -6,10 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shared.config.fields import field_of
+from shared.engine.draft_head.shipped import shipped_head
 from shared.engine.engine_config import MAX_DRAFT_TOKENS, EngineConfig
 from shared.engine.step_pacer import ITL_TARGET_S
 from shared.kv.transports import AUTO, TRANSPORT_CHOICES
 from shared.worker.config import EngineServiceConfig
+
+SHIPPED, NO_HEAD = "auto", "none"
+"""The values of `draft_head` that are no directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +83,9 @@ class DecodeConfig(EngineServiceConfig):
         maximum=4096,
     )
     draft_head: str = field_of(
-        "",
+        SHIPPED,
         help="directory of a draft head of the model, which drafts where it promises more than text does; "
-        "empty = none",
+        "auto = the one that ships, for the model that ships; none = none",
     )
     default_sampling: tuple[str, ...] = field_of(
         (),
@@ -99,5 +103,13 @@ class DecodeConfig(EngineServiceConfig):
             ngram_tokens=self.ngram_tokens,
             ngram_batch_tokens=self.draft_batch_tokens,
             ngram_scopes=self.ngram_scopes,
-            draft_head=self.draft_head,
+            draft_head=self._head_of(model_dir),
         )
+
+    def _head_of(self, model_dir: Path) -> str:
+        """Return the directory of the head for this model, "" for none."""
+        if self.draft_head != SHIPPED:
+            return "" if self.draft_head == NO_HEAD else self.draft_head
+        computes_one = self.device == "cpu" and self.tensor_parallel == 1
+        shipped = shipped_head(model_dir) if computes_one else None
+        return "" if shipped is None else str(shipped)
