@@ -41,7 +41,8 @@ def interrupted(_):
 held = set()
 kept = weakref.ref(held, interrupted)
 del held
-time.sleep(60)
+while True:
+    time.sleep(0.05)  # a signal just before a sleep begins is seen when that has ended
 """
 INTERRUPTED_AGAIN_AT_ONCE = """
 import os, signal, sys, time, weakref
@@ -61,7 +62,8 @@ _thread.start_new_thread = slow(_thread.start_new_thread)
 held = set()
 kept = weakref.ref(held, interrupted)
 del held
-time.sleep(60)
+while True:
+    time.sleep(0.05)
 """
 INTERRUPTED_AS_IT_BEGINS = "import os, signal, shared.process.quiet_end; os.kill(os.getpid(), signal.SIGINT)"
 
