@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import torch
 from hypothesis import strategies as st
 
-from shared.engine import Engine, SamplingParams
+from shared.engine import Engine, SamplingParams, TokenOutput
 from shared.errors import InvalidRequest, Overloaded
 from tests.support.block_hashes import hashes_of
-from tests.support.engine import admit
+from tests.support.engine import admit, drive
 
 MOST_PROMPT_TOKENS = 280
 
@@ -83,3 +83,15 @@ def call_in_any_order(engine: Engine, data: st.DataObject, params: SamplingParam
         engine.release(key)
     engine.check()
     assert engine.blocks.num_held == 0
+
+
+def outputs_of(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> list[TokenOutput]:
+    """What an otherwise idle engine tells of one sequence, step by step."""
+    outputs: list[TokenOutput] = []
+    admit(engine, "a", prompt, params)
+    drive(engine, {"a": list(prompt)}, None, outputs)
+    return outputs
+
+
+def drawn_ids(outputs: Sequence[TokenOutput]) -> list[int]:
+    return [token_id for output in outputs for token_id in output.token_ids]

@@ -23,6 +23,7 @@ from tests.support.engine import (
     save_random_model,
     undisturbed,
 )
+from tests.support.engine_runs import drawn_ids, outputs_of
 from tests.support.grammar import save_model_with_tokenizer
 
 PROMPT = [3, 4, 5, 6]
@@ -58,26 +59,15 @@ def with_head(pair: tuple[Path, Path], **fields: object) -> Engine:
     return engine
 
 
-def run(engine: Engine, prompt: list[int], params: SamplingParams) -> list[TokenOutput]:
-    outputs: list[TokenOutput] = []
-    admit(engine, "a", prompt, params)
-    drive(engine, {"a": list(prompt)}, None, outputs)
-    return outputs
-
-
-def ids(outputs: list[TokenOutput]) -> list[int]:
-    return [token_id for output in outputs for token_id in output.token_ids]
-
-
 @pytest.mark.parametrize("name", PARAMS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_head_that_agrees_never_changes_what_is_drawn(
     pair: tuple[Path, Path], backend: str, name: str
 ) -> None:
     fields = {"backend": backend, "deterministic": backend == "torch"}
-    outputs = run(with_head(pair, **fields), PROMPT, PARAMS[name])
-    plain = run(make_engine(pair[0], **fields), PROMPT, PARAMS[name])
-    assert ids(outputs) == ids(plain)
+    outputs = outputs_of(with_head(pair, **fields), PROMPT, PARAMS[name])
+    plain = outputs_of(make_engine(pair[0], **fields), PROMPT, PARAMS[name])
+    assert drawn_ids(outputs) == drawn_ids(plain)
     assert [each for output in outputs for each in output.logprobs] == [
         each for output in plain for each in output.logprobs
     ]
@@ -91,8 +81,8 @@ def test_a_head_that_agrees_never_changes_what_is_drawn(
 def test_a_head_that_knows_nothing_never_changes_what_is_drawn(
     strangers: tuple[Path, Path], name: str
 ) -> None:
-    outputs = run(with_head(strangers), PROMPT, PARAMS[name])
-    assert ids(outputs) == generate(make_engine(strangers[0]), PROMPT, PARAMS[name])
+    outputs = outputs_of(with_head(strangers), PROMPT, PARAMS[name])
+    assert drawn_ids(outputs) == generate(make_engine(strangers[0]), PROMPT, PARAMS[name])
     assert name == "one token" or any(output.proposed_drafts for output in outputs)
 
 
@@ -109,7 +99,7 @@ def test_text_that_promises_more_than_a_head_is_drafted_from(strangers: tuple[Pa
     engine = with_head(strangers, ngram_tokens=8)
     prompt = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12] * 3
     plain = undisturbed(strangers[0], prompt, GREEDY)
-    outputs = run(engine, [*prompt, *plain, *prompt, *plain[:10]], GREEDY)
+    outputs = outputs_of(engine, [*prompt, *plain, *prompt, *plain[:10]], GREEDY)
     assert any(output.looked_up for output in outputs)
     assert any(output.from_head for output in outputs)
     assert not any(output.looked_up and output.from_head for output in outputs)
@@ -129,8 +119,8 @@ def test_a_grammar_rules_over_what_a_head_guesses(tmp_path: Path) -> None:
     size = make_engine(target).model_config.vocab_size
     head = save_head(tmp_path / "head", replace(SMALL, target_vocab_size=size, draft_vocab_size=size // 2))
     params = SamplingParams(temperature=0.0, max_tokens=60, grammar=Grammar("regex", "(abcd){4,9}x{3}"))
-    outputs = run(with_head((target, head)), [1, 2, 3], params)
-    assert ids(outputs) == generate(make_engine(target), [1, 2, 3], params)
+    outputs = outputs_of(with_head((target, head)), [1, 2, 3], params)
+    assert drawn_ids(outputs) == generate(make_engine(target), [1, 2, 3], params)
 
 
 def test_a_head_drafts_for_an_adapter_and_changes_nothing(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -141,7 +131,7 @@ def test_a_head_drafts_for_an_adapter_and_changes_nothing(pair: tuple[Path, Path
         outputs: list[TokenOutput] = []
         drive(engine, {"a": list(PROMPT)}, None, outputs)
         found.append(outputs)
-    assert ids(found[0]) == ids(found[1])
+    assert drawn_ids(found[0]) == drawn_ids(found[1])
     assert any(output.from_head for output in found[0])
 
 

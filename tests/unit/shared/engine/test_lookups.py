@@ -22,6 +22,7 @@ from tests.support.engine import (
     save_random_model,
     undisturbed,
 )
+from tests.support.engine_runs import drawn_ids, outputs_of
 from tests.support.grammar import save_model_with_tokenizer
 
 REPEATED = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12] * 3
@@ -46,21 +47,10 @@ def looking(folder: Path, **fields: int) -> Engine:
     return engine
 
 
-def run(engine: Engine, prompt: list[int], params: SamplingParams) -> list[TokenOutput]:
-    outputs: list[TokenOutput] = []
-    admit(engine, "a", prompt, params)
-    drive(engine, {"a": list(prompt)}, None, outputs)
-    return outputs
-
-
-def ids(outputs: list[TokenOutput]) -> list[int]:
-    return [token_id for output in outputs for token_id in output.token_ids]
-
-
 @pytest.mark.parametrize("name", PARAMS)
 @pytest.mark.parametrize("prompt", [REPEATED, [3, 4, 5]], ids=["repeated", "short"])
 def test_lookups_never_change_what_is_drawn(folder: Path, name: str, prompt: list[int]) -> None:
-    assert ids(run(looking(folder), prompt, PARAMS[name])) == generate(
+    assert drawn_ids(outputs_of(looking(folder), prompt, PARAMS[name])) == generate(
         make_engine(folder), prompt, PARAMS[name]
     )
 
@@ -71,9 +61,9 @@ def test_a_text_that_repeats_itself_takes_fewer_steps_and_says_where_its_drafts_
     params = replace(GREEDY, max_tokens=150)
     plain = undisturbed(folder, REPEATED, params)
     again = [*REPEATED, *plain[:100]]
-    outputs = run(looking(folder), again, params)
+    outputs = outputs_of(looking(folder), again, params)
     looked_up = [output for output in outputs if output.looked_up]
-    assert sum(output.accepted_drafts for output in looked_up) == len(ids(outputs)) - len(outputs) > 0
+    assert sum(output.accepted_drafts for output in looked_up) == len(drawn_ids(outputs)) - len(outputs) > 0
     assert all(output.proposed_drafts > 0 for output in looked_up)
     assert not any(output.proposed_drafts for output in outputs if not output.looked_up)
 
@@ -117,8 +107,8 @@ def test_lookups_end_and_begin_when_the_engine_is_told(folder: Path) -> None:
 def test_a_grammar_rules_over_what_is_looked_up(tmp_path: Path) -> None:
     folder = save_model_with_tokenizer(tmp_path)
     params = SamplingParams(temperature=0.0, max_tokens=60, grammar=Grammar("regex", "(abcd){4,9}x{3}"))
-    outputs = run(looking(folder), [1, 2, 3], params)
-    assert ids(outputs) == generate(make_engine(folder), [1, 2, 3], params)
+    outputs = outputs_of(looking(folder), [1, 2, 3], params)
+    assert drawn_ids(outputs) == generate(make_engine(folder), [1, 2, 3], params)
     assert any(output.accepted_drafts for output in outputs)
 
 
@@ -171,7 +161,7 @@ def asked_twice(folder: Path, **fields: int) -> tuple[list[TokenOutput], list[To
 
 def test_what_a_tenant_was_answered_before_takes_fewer_steps_and_is_the_same(folder: Path) -> None:
     first, again = asked_twice(folder, ngram_scopes=1)
-    assert ids(again) == ids(first)
+    assert drawn_ids(again) == drawn_ids(first)
     assert len(again) < len(first)
     assert any(output.accepted_drafts for output in again)
 
