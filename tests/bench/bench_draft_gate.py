@@ -94,7 +94,7 @@ class Drafter:
 
 
 class Run(NamedTuple):
-    """Of steps without prompts."""
+    """Hold the sums over steps without prompts."""
 
     cpu_s: float
     wall_s: float

@@ -48,7 +48,7 @@ RANDOM_TOKENS = 128
 
 @dataclass(slots=True)
 class Decoded:
-    """Of steps without prompts: their time, rows that decoded, tokens drawn, and drafts."""
+    """Sum up steps without prompts: their time, rows that decoded, tokens drawn, and drafts."""
 
     us: int = 0
     cpu_us: int = 0

@@ -106,7 +106,7 @@ class Way:
 
 @dataclass(slots=True)
 class Run:
-    """What streams that began together came to."""
+    """Hold what streams that began together came to."""
 
     itl_ms: float
     tokens_per_step: float

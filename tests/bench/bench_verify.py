@@ -84,7 +84,7 @@ def medians_in_turns(
 def measure(
     engine: Engine, batch: int, context: int, blocks: int, options: argparse.Namespace
 ) -> dict[int, dict[str, float]]:
-    """By rows of a sequence: ms of a step, times a step of one row, and ms of its parts."""
+    """Return, by rows of a sequence, ms of a step, times a step of one row, and ms of its parts."""
     rows = [int(part) for part in options.rows.split(",")]
     steps = Steps(engine, batch, context, blocks)
     short = Steps(engine, batch, SHORT_CONTEXT, blocks)

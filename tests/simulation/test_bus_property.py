@@ -60,7 +60,7 @@ ALONE_AND_IN_A_GROUP: list[Step] = [
     *(Subscribe(0, "a", ""), Subscribe(0, "a", "q"), Subscribe(2, "a", "q")),
     Publish(0, "a", "", 3),
 ]
-"""Who of the group hears a message is left to chance, and so is how many one client hears."""
+"""Chance decides who of the group hears a message, and so how many one client hears."""
 
 Alone = dict[tuple[int, bytes], list[bytes]]
 

@@ -86,7 +86,7 @@ def call_in_any_order(engine: Engine, data: st.DataObject, params: SamplingParam
 
 
 def outputs_of(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> list[TokenOutput]:
-    """What an otherwise idle engine tells of one sequence, step by step."""
+    """Return what an otherwise idle engine tells of one sequence, step by step."""
     outputs: list[TokenOutput] = []
     admit(engine, "a", prompt, params)
     drive(engine, {"a": list(prompt)}, None, outputs)

@@ -9,7 +9,7 @@ import torch
 from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, quantize_rows
 
 STORED_IN_FEWER_BITS = {"int8 below 64": range(64), "int8 of levels": (*range(0, 238, 17), 254, 255)}
-"""What codes of such matrices are: of 8 bits, which lie in 6 and 4."""
+"""The codes of such matrices have 8 bits, and lie in 6 and 4."""
 QUANTIZED = ["int8", "int4", "int8 with minima", "int4 with minima", *STORED_IN_FEWER_BITS]
 FORMATS = ["float32", "bfloat16", *QUANTIZED]
 ROUNDING = [

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shared.training.heads.head_shape import NUM_TAPS, HeadShape
+from shared.engine.draft_head.config import NUM_TAPS
+from shared.training.heads.head_shape import HeadShape
 from shared.training.llama import INIT_STD, Llama, RmsNorm
 
 TAPS_DROPOUT = 0.1

@@ -9,13 +9,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from shared.engine.draft_head.config import CONFIG_FILE, MODEL_TYPE, WEIGHTS_FILE
 from shared.errors import InvalidRequest
 from shared.files.atomic_write import write_file
 from shared.training.heads.draft_head import DraftHead
 from shared.training.tensor_file import write_tensors
-
-HEAD_MODEL_TYPE = "penstock_draft_head"
-HEAD_CONFIG_FILE, HEAD_WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
 def write_head(head: DraftHead, folder: Path, target_digest: str) -> None:
@@ -25,7 +23,7 @@ def write_head(head: DraftHead, folder: Path, target_digest: str) -> None:
     """
     shape = head.shape
     config = {
-        "model_type": HEAD_MODEL_TYPE,
+        "model_type": MODEL_TYPE,
         "target": {
             "digest": target_digest,
             "vocab_size": shape.vocab_size,
@@ -40,8 +38,8 @@ def write_head(head: DraftHead, folder: Path, target_digest: str) -> None:
     }
     tensors = {name: value.detach().bfloat16().contiguous() for name, value in head.named_parameters()}
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / HEAD_WEIGHTS_FILE, {**tensors, "ids": head.ids.contiguous()}, {"format": "pt"})
-    write_file(folder / HEAD_CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())
+    write_tensors(folder / WEIGHTS_FILE, {**tensors, "ids": head.ids.contiguous()}, {"format": "pt"})
+    write_file(folder / CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())
 
 
 @torch.no_grad()
@@ -56,7 +54,7 @@ def read_known_ids(folder: Path) -> Tensor | None:
 
     Raises InvalidRequest for a file that is not whole.
     """
-    path = folder / HEAD_WEIGHTS_FILE
+    path = folder / WEIGHTS_FILE
     if not path.is_file():
         return None
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from shared.engine.draft_head.config import MAX_BLOCKS, NUM_TAPS
 from shared.engine.loading.config import ModelConfig
 from shared.errors import InvalidRequest
 
-NUM_TAPS = 3
 TAP_PLACES = (0.25, 0.6, 1.0)
 """The places of the taps, as shares of the way through the layers: one early, one in the middle and one at
 the end, as in EAGLE-3 (arXiv:2503.01840)."""
@@ -17,7 +17,6 @@ INTERMEDIATE_MULTIPLE = 32
 MAX_DRAFT_VOCABULARY = 8192
 """The head knows so many of the most frequent tokens: its last matrix is most of what a draft costs."""
 DEFAULT_BLOCKS = 1
-MAX_BLOCKS = 8
 MIN_HEAD_WIDTH = 32
 
 

@@ -1,4 +1,4 @@
-"""Whose drafts a step has verified."""
+"""A step tells who has made the drafts that it verified."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def ends(uses: list[DraftUse]) -> list[RoundEnd]:
 
 
 def step(engine: Engine, offers: DraftOffers) -> tuple[list[DraftUse], int]:
-    """What was told before a step, and how many drafts it then verified."""
+    """Return what was told before a step, and how many drafts it then verified."""
     uses = offers.offer(engine)
     (output,) = engine.step().outputs
     return uses, output.proposed_drafts

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from shared.engine.draft_head.config import MAX_BLOCKS
 from shared.engine.loading.config import load_model_config
 from shared.engine.loading.model_config import ModelConfig
 from shared.errors import InvalidRequest
 from shared.training.heads.draft_head import DraftHead
-from shared.training.heads.head_shape import MAX_BLOCKS, MAX_DRAFT_VOCABULARY, plan_head
+from shared.training.heads.head_shape import MAX_DRAFT_VOCABULARY, plan_head
 from tests.support.engine import save_random_model
 
 
