@@ -39,13 +39,13 @@ class DraftRecord:
 
 class DraftLength:
     """The draft length of one request, which begins with what the last ones have seen. `longest` is the
-    configured one; 0 turns drafts off."""
+    configured one; 0 turns drafts off. `probes` are those of all requests."""
 
-    def __init__(self, longest: int, common: DraftRecord) -> None:
+    def __init__(self, longest: int, common: DraftRecord, probes: Probes) -> None:
         self._longest = longest
         self._common = common
         self._own = DraftRecord(common.chances.copy(_LEARNING), common.usable, _LEARNING)
-        self._probes = Probes()
+        self._probes = probes
 
     def observe(self, proposed: int, accepted: int) -> None:
         """A draft of `proposed` tokens was verified; 0: none was."""
@@ -66,11 +66,12 @@ class DraftLength:
         """Tokens to ask for after this step; `limit` is what the batch leaves room for. In steps of the
         sequence, to verify a token costs `price`, and to ask `ask_price`."""
         most = min(limit, self._longest)
-        if most <= 0 or price >= HIGHEST_PRICE:
+        if most <= 0:
             return 0
-        bet = self._own.chances.bet(most, price)
-        if bet.num_tokens and self._own.usable * bet.gain > ask_price:
-            return bet.num_tokens
+        if price < HIGHEST_PRICE:
+            bet = self._own.chances.bet(most, price)
+            if bet.num_tokens and self._own.usable * bet.gain > ask_price:
+                return bet.num_tokens
         return min(PROBE_TOKENS, most) if self._probes.is_due() else 0
 
 

@@ -16,6 +16,7 @@ from services.decode.ahead.draft_offers import DraftUse, Proposal, RoundEnd
 from services.decode.draft_length import UNKNOWN_PRICE, DraftLength, DraftRecord, ask_price
 from shared.degradation import DegradationLevel
 from shared.engine.scheduling.draft_prices import DraftPrices
+from shared.engine.scheduling.probes import Probes
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, pack_ids
 from shared.sampling.parameters import SamplingParams
 from shared.worker.drafts.draft_tree import DraftTree, trees_of
@@ -94,6 +95,7 @@ class DraftBook:
     prices: DraftPrices | None = None
     """The price of verifying a token; None while it is not known."""
     _record: DraftRecord = field(default_factory=DraftRecord.common)
+    _probes: Probes = field(default_factory=Probes)
     _times: AnswerTimes = field(default_factory=AnswerTimes)
     _sessions: dict[str, _Session] = field(default_factory=dict)
     _closed: list[_Session] = field(default_factory=list)
@@ -118,7 +120,7 @@ class DraftBook:
             list(token_ids),
             prompt_len,
             sampling,
-            DraftLength(self.longest, self._record),
+            DraftLength(self.longest, self._record, self._probes),
             DraftFan(self.widest),
             adapter=adapter,
         )
@@ -212,6 +214,7 @@ class DraftBook:
         """Messages after a step: sessions to open and to close, and one commit per speculator."""
         if self.level >= DegradationLevel.NO_DRAFTS:
             return self._closes()
+        self._probes.begin_step()
         messages = [*self._closes(), *self._opens()]
         rows: dict[str, list[tuple[_Session, int]]] = {}
         limit = min(self.batch_tokens // max(1, len(self._sessions)), longest_at(self.level, self.longest))

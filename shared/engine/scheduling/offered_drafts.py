@@ -11,49 +11,43 @@ _LEARNING = 0.2  # of a sequence: a drafter that begins to be wrong is soon know
 _COMMON_LEARNING = 0.05  # of all sequences, for those that come
 
 
-class _OfferedRow:
-    """The record of one sequence, which begins with what the last ones have seen."""
-
-    __slots__ = ("chances", "probes")
-
-    def __init__(self, common: PositionChances) -> None:
-        self.chances = common.copy(_LEARNING)
-        self.probes = Probes()
-
-
 class OfferedDrafts:
-    """Choose by what has come of offers alone, whoever has made them."""
+    """Choose by what has come of offers alone, whoever has made them. A sequence begins with what the last
+    ones have seen."""
 
     def __init__(self) -> None:
         self._common = PositionChances(_COMMON_LEARNING)
-        self._rows: dict[str, _OfferedRow] = {}
+        self._rows: dict[str, PositionChances] = {}
+        self._probes = Probes()
+
+    def begin_step(self) -> None:
+        """A step is planned."""
+        self._probes.begin_step()
 
     def choose(self, sequence: LiveSequence, most: int, prices: DraftPrices | None) -> tuple[int, ...]:
         """Take the drafts of a sequence: up to `most`, each right often enough, with all before it, to save
-        more than it costs; all of these while it is not known what a token costs."""
+        more than it costs; all of these while it is not known what a token costs. One is verified now and
+        then where none pays: what drafters, and rows, were believed to be may be long past."""
         drafts, sequence.drafts = sequence.drafts[: max(0, most)], ()
         if not drafts:
             return ()
-        row = self._rows.get(sequence.key)
-        if row is None:
-            row = self._rows[sequence.key] = _OfferedRow(self._common)
+        chances = self._rows.get(sequence.key)
+        if chances is None:
+            chances = self._rows[sequence.key] = self._common.copy(_LEARNING)
         if prices is None:
             return drafts
         price = prices.of_token(sequence.num_computed)
-        if price >= HIGHEST_PRICE:
-            return ()
-        count = row.chances.bet(len(drafts), price).num_tokens
-        if not count and row.probes.is_due():
+        count = 0 if price >= HIGHEST_PRICE else chances.bet(len(drafts), price).num_tokens
+        if not count and self._probes.is_due():
             count = 1
         return drafts[:count]
 
     def judge(self, key: str, proposed: int, accepted: int) -> None:
         """Learn from a step that verified `proposed` tokens."""
-        row = self._rows[key]
-        row.chances.learn(proposed, accepted)
+        self._rows[key].learn(proposed, accepted)
         self._common.learn(proposed, accepted)
         if accepted:
-            row.probes.succeed()
+            self._probes.succeed()
 
     def forget(self, key: str) -> None:
         """The sequence is gone, or its text has changed."""

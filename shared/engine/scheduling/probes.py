@@ -1,4 +1,4 @@
-"""Try again what does not pay: seldom, and half as often each time that it fails."""
+"""Try again what does not pay: in a step now and then, and half as often each time that it fails."""
 
 from __future__ import annotations
 
@@ -9,24 +9,33 @@ MOST_AFTER = 1024
 
 
 class Probes:
-    """The tries of one thing that is left out."""
+    """The tries of one thing, for all sequences together: where each had its own, those that are over before
+    they have one would never find out that it pays by now.
 
-    __slots__ = ("_after", "_left_out")
+    A try that is due waits for a step in which something is left out, and is one for all that are left out in
+    that step."""
+
+    __slots__ = ("_after", "_is_used", "_steps")
 
     def __init__(self) -> None:
         self._after = FIRST_AFTER
-        self._left_out = 0
+        self._steps = 0
+        self._is_used = False
+
+    def begin_step(self) -> None:
+        """Count a step. Call it before each."""
+        if self._is_used:
+            self._is_used = False
+            self._steps = 0
+            self._after = min(2 * self._after, MOST_AFTER)
+        self._steps += 1
 
     def is_due(self) -> bool:
-        """Return whether it is tried in a step in which it would be left out; call once in each."""
-        self._left_out += 1
-        if self._left_out < self._after:
-            return False
-        self._left_out = 0
-        self._after = min(2 * self._after, MOST_AFTER)
-        return True
+        """Return whether what this step would leave out is tried in it."""
+        if self._steps >= self._after:
+            self._is_used = True
+        return self._is_used
 
     def succeed(self) -> None:
         """It was of use: where it is left out again, it is soon tried."""
         self._after = FIRST_AFTER
-        self._left_out = 0

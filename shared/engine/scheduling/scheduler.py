@@ -371,6 +371,7 @@ class Scheduler:
         prices: DraftPrices | None,
     ) -> list[Drafts]:
         """Return for each what was offered, else what this engine drafts itself."""
+        self.offered.begin_step()
         chosen: list[Drafts] = []
         left: list[int] = []
         for place, sequence in enumerate(decoding):

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from services.decode.draft_length import ASK_MESSAGE_US, ASK_ROW_US, DraftLength, DraftRecord, ask_price
+from services.decode.draft_length import (
+    ASK_MESSAGE_US,
+    ASK_ROW_US,
+    PROBE_TOKENS,
+    DraftLength,
+    DraftRecord,
+    ask_price,
+)
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
-from shared.engine.scheduling.probes import FIRST_AFTER
+from shared.engine.scheduling.probes import FIRST_AFTER, Probes
 
 
-def length_of(longest: int = 4) -> DraftLength:
-    return DraftLength(longest, DraftRecord.common())
+def length_of(longest: int = 4, probes: Probes | None = None) -> DraftLength:
+    return DraftLength(longest, DraftRecord.common(), probes or Probes())
+
+
+def asked_in(steps: int, length: DraftLength, probes: Probes, **prices: float) -> list[int]:
+    """Return what it asks for in each of so many steps, of which nothing comes."""
+    asked = []
+    for _ in range(steps):
+        probes.begin_step()
+        asked.append(length.next(8, **prices))
+    return asked
 
 
 def test_drafts_that_are_right_are_asked_for_as_long_as_is_configured() -> None:
@@ -27,20 +43,32 @@ def test_drafts_that_are_right_are_asked_for_as_long_as_is_configured() -> None:
 def test_what_costs_more_is_asked_for_shorter_and_what_saves_nothing_not_at_all() -> None:
     cheap, dear = length_of(8).next(8, price=0.05), length_of(8).next(8, price=0.5)
     assert cheap > dear > 0
-    length = length_of()
-    assert all(length.next(8, price=HIGHEST_PRICE) == 0 for _ in range(4 * FIRST_AFTER))
+    assert length_of().next(8, price=HIGHEST_PRICE) == 0
+
+
+PROBED_AT = [FIRST_AFTER, 3 * FIRST_AFTER, 7 * FIRST_AFTER]
 
 
 def test_useless_drafts_are_turned_off_and_probed_ever_more_rarely() -> None:
-    length = length_of()
+    probes = Probes()
+    length = length_of(probes=probes)
     while length.next(8):
         length.observe(4, 0)
-    asked = [length.next(8) for _ in range(7 * FIRST_AFTER)]
-    assert [step for step, each in enumerate(asked) if each] == [
-        FIRST_AFTER - 2,
-        3 * FIRST_AFTER - 2,
-        7 * FIRST_AFTER - 2,
-    ]
+    asked = asked_in(7 * FIRST_AFTER, length, probes)
+    assert [step for step, each in enumerate(asked, 1) if each] == PROBED_AT
+    assert max(asked) == PROBE_TOKENS
+
+
+def test_where_tokens_are_believed_to_cost_too_much_it_is_seen_now_and_then_whether_they_do() -> None:
+    probes = Probes()
+    asked = asked_in(7 * FIRST_AFTER, length_of(probes=probes), probes, price=HIGHEST_PRICE)
+    assert [step for step, each in enumerate(asked, 1) if each] == PROBED_AT
+
+
+def test_requests_that_end_before_a_probe_is_due_have_it_together() -> None:
+    probes = Probes()
+    asked = [asked_in(4, length_of(probes=probes), probes, price=HIGHEST_PRICE) for _ in range(FIRST_AFTER)]
+    assert sum(map(sum, asked)) == 2 * PROBE_TOKENS
 
 
 def test_a_drafter_that_is_right_again_is_asked_again() -> None:
