@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from services.gateway.session.session import LATE_S
+from services.gateway.session.request_walk import LATE_S
 from shared.bus import Bus
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline

@@ -8,7 +8,6 @@ synchronously (`intake`), so a token waits for nothing but its client.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -19,37 +18,24 @@ from services.gateway.fleet.poison_requests import poison_request_error
 from services.gateway.fleet.request_client import InstanceGone
 from services.gateway.keys.allowance import Allowance
 from services.gateway.prompt.admission_gate import AdmissionGate
-from services.gateway.prompt.answer_citing import AnswerCiting, citation_event
-from services.gateway.prompt.cached_response import CachedResponse
+from services.gateway.prompt.answer_citing import citation_event
 from services.gateway.prompt.model_chooser import ModelChooser
-from services.gateway.prompt.preparation import AdmittedRequest, Preparation, PreparedPrompt
-from services.gateway.prompt.preprocessor import Preprocessor
-from services.gateway.prompt.stream_takeover import StreamTakeover
 from services.gateway.prompt.warmer import Warmer
-from services.gateway.request.model_choice import UNSURE
 from services.gateway.request.request import Request
-from services.gateway.request.resume_count import count_resumed, failed_resume_counted
 from services.gateway.request_scope import RequestScope
-from services.gateway.scope.answer_confidence import AnswerConfidence
 from services.gateway.scope.answer_usefulness import AnswerUsefulness
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
-from services.gateway.scope.session_state import is_final
-from services.gateway.session.agent_turn import AgentTurn
-from services.gateway.session.following import Following
 from services.gateway.session.interruption import Interruption
-from services.gateway.session.route_holders import RouteHolders
+from services.gateway.session.request_walk import LATE_S, RequestWalk
 from services.gateway.session.route_watch import RouteWatch
-from services.gateway.session.router import Router
 from services.gateway.session.running_computations import RunningComputations
 from services.gateway.session.shared_work import SharedWork
-from services.gateway.session.successor import SuccessorSearch
 from services.gateway.session.text_intake import TextIntake
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import (
     Cancelled,
-    DeadlineExpired,
     EngineFault,
     GatewayStopping,
     InternalError,
@@ -62,7 +48,6 @@ from shared.errors import (
 from shared.flags.guard import RequestTimes
 from shared.messages import WARM_EPOCH, HandOver, HandOverDone, Lost, Successor
 from shared.roles import ROUTED_ROLES
-from shared.sampling.parameters import NO_LOGPROBS
 from shared.tasks import cancel_until_done, start_task
 from shared.telemetry import metrics
 
@@ -70,9 +55,6 @@ log = structlog.get_logger()
 
 MOVED = (StreamTakenOver, GatewayStopping)
 """The ends of a stream here that is no end of it: another gateway goes on."""
-LATE_S = 0.05
-"""Clocks differ: a worker may see a deadline pass this much before the gateway does. Nor can anybody try
-again in what is left then, so that a failure that comes so late is the deadline's."""
 
 
 class Session:
@@ -95,41 +77,44 @@ class Session:
             context, request_id, request, budget, allowance, rotation, identity
         )
         self.request_id = request_id
-        self.request = request
         self.state = scope.state
         self.response = scope.response
         self.timeline = scope.timeline
         self.latencies = context.latencies
         self._context = context
-        self._gate = gate
-        self._chooser = chooser
         self._poison_requests = context.poison_requests
         self.budget = budget
         self._crash_record = scope.crash_record
         self._interruption = Interruption()
         self._watch = RouteWatch(scope)
-        self._holders = RouteHolders(scope)
-        self._agent_turn = AgentTurn(scope)
-        self._running = running
         self._work = SharedWork(scope, running, self._interruption)
         self.intake = TextIntake(scope, self._watch, self._interruption, self._work)
+        self._walk = RequestWalk(
+            scope,
+            gate,
+            chooser,
+            running,
+            self._watch,
+            self._interruption,
+            self._work,
+            self.intake,
+            self.on_fault,
+        )
         marker = context.useful_marker
         self.usefulness = None if marker is None else AnswerUsefulness(marker, scope.timeline, scope.response)
         self._outcome: Outcome | None = None
         self._call_ended = False
         self._reported = False
-        self._begin_model()
 
-    def _begin_model(self) -> None:
-        """Make the parts that prepare the request for its model."""
-        scope = self._scope
-        self._cached = CachedResponse(scope)
-        self._citing = AnswerCiting(scope)
-        self._preprocessor = Preprocessor(scope)
-        self.warmer = Warmer(scope, self._gate, self._preprocessor)
-        self._successors: SuccessorSearch | None = None  # from when it can be routed on
-        self._escalated: Request | None = None  # for the model that answers anew
-        self.intake.confidence = None
+    @property
+    def request(self) -> Request:
+        """Return what the present model makes of the request."""
+        return self._walk.request
+
+    @property
+    def warmer(self) -> Warmer:
+        """Return that of the present model."""
+        return self._walk.warmer
 
     # ---- what comes in: synchronous, never waits ---------------------------------------------------
 
@@ -163,13 +148,15 @@ class Session:
     async def find_successor(self, epoch: int, asked: HandOver, sender: str) -> Successor:
         """The decode worker `sender` leaves, or is hard pressed: find another one. Raises what
         `SuccessorSearch.find` does."""
-        if self._successors is None:
+        successors = self._walk.successors
+        if successors is None:
             raise StaleEpoch("the request is not decoded anywhere", hop="gateway")
-        return await self._successors.find(epoch, asked, sender, self._deadline)
+        return await successors.find(epoch, asked, sender, self._deadline)
 
     def on_handed_over(self, epoch: int, handed: HandOverDone, sender: str) -> None:
         """The decode worker `sender` has left, and another one goes on."""
-        if self._successors is not None and self._successors.take_over(epoch, handed, sender):
+        successors = self._walk.successors
+        if successors is not None and successors.take_over(epoch, handed, sender):
             return
         metrics.STALE_MESSAGES.inc()
         if epoch == self.state.epoch and self.state.is_from(sender, "decode"):
@@ -218,25 +205,26 @@ class Session:
         """Ends with exactly one outcome in the response buffer and nothing held anywhere."""
         # This outcome stands when the process ends before the drain does.
         outcome = Outcome.of(Cancelled("the gateway was stopped: send the request again", hop="gateway"))
+        walk = self._walk
         try:
             outcome = await self._supervise()
         finally:
-            self._work.end(outcome, self._citing.sentences)
+            self._work.end(outcome, walk.citing.sentences)
             self._end(outcome)
             if outcome.finish:
-                self._cached.keep(self.state, self._citing.sentences)
+                walk.cached.keep(self.state, walk.citing.sentences)
             self._poison_requests.close_record(self._crash_record)
             if self.state.epoch:
                 self._context.admission_queue.record_end()
             try:
-                await self._holders.cancel_at_end(outcome)
+                await self._walk.holders.cancel_at_end(outcome)
             finally:
                 self._outcome = outcome
                 self._report()
 
     async def _supervise(self) -> Outcome:
         """The work is a task of its own: nothing on its way can keep a cancel or a deadline from it."""
-        work = start_task(self._drive_request(), name=f"drive-{self.request_id}")
+        work = start_task(self._walk.walk(), name=f"walk-{self.request_id}")
         ends: list[asyncio.Future[Any]] = [work, self._interruption.came]
         try:
             while not work.done() and self._interruption.error is None:
@@ -270,148 +258,6 @@ class Session:
         log.error("session_failed", request_id=self.request_id, exc_info=error)
         return Outcome.of(_gateway_failed(error))
 
-    async def _drive_request(self) -> str:
-        """The walk of the request, by one model after another; returns the word it finished with."""
-        while True:
-            try:
-                finish = await self._drive_model()
-            except PenstockError as error:
-                if not self._fall_back(error):
-                    raise
-            else:
-                if self._escalated is None:
-                    return finish
-                self._leave_model(self._escalated, UNSURE)
-
-    def _fall_back(self, error: PenstockError) -> bool:
-        """Take another model after `error`, if the request allows one and its client has no token yet."""
-        state, scope = self.state, self._scope
-        over = bool(state.log.ids) or self._interruption.error is not None
-        if over or not scope.request.may_fall_back or self._deadline.remaining_s() < LATE_S:
-            return False
-        request = self._chooser.choose_next(scope.request, self.budget, error, routed=state.epoch > 0)
-        if request is None:
-            return False
-        self._leave_model(request, error.code)
-        return True
-
-    def _leave_model(self, request: Request, why: str) -> None:
-        """Go on with `request`, which is for another model: nothing of this one has gone out."""
-        log.info("model_passed_over", request_id=self.request_id, model=self._scope.request.model, why=why)
-        self.warmer.drop()
-        if self.state.route is not None:
-            self._holders.cancel_route(why)
-        self.state.leave_model()
-        self.response.take_back_prompt()
-        self.timeline.mark_phase("route.model")
-        self._scope, self.request = replace(self._scope, request=request), request
-        self._begin_model()
-
-    def _release(self) -> None:
-        """Let the client have what was held for it."""
-        if self.intake.confidence is not None:
-            self.timeline.mark_held()
-            self.response.release()
-
-    def _escalation(self) -> Request | None:
-        """Return the request for the model that answers anew, where this one's answer is not sure enough."""
-        cascade, confidence = self._scope.request.cascade, self.intake.confidence
-        if cascade is None or confidence is None or not confidence.is_below(cascade.min_logprob):
-            return None
-        return self._chooser.escalate(self._scope.request, self.budget)
-
-    async def _drive_model(self) -> str:
-        """The walk of the request by the model that it is for now."""
-        prompt = await self._prepare_prompt()
-        self._work.put_prompt(prompt)
-        if prompt is None:
-            return self.state.finish
-        self._agent_turn.record_prompt(prompt)
-        self.request = prompt.request
-        if self._scope.request.cascade is not None:
-            self.response.hold()
-            hidden = self._scope.request.sampling.logprobs == NO_LOGPROBS
-            self.intake.confidence = AnswerConfidence(hidden)
-        router = Router(self._scope, prompt, self._holders)
-        self._successors = SuccessorSearch(self._scope, prompt, router.trials, router.expected)
-        try:
-            while True:
-                await self._poison_requests.take_turn(self._crash_record)
-                await router.route_request(self._deadline, self._asked)
-                trouble = await self._watch.until_over(router.trials)
-                if trouble is None:
-                    self._escalated = self._escalation()
-                    if self._escalated is None:
-                        self._release()
-                        await self._cite_answer()
-                    return self.state.finish
-                router.avoid_failed(trouble)
-                if self._begin_replacement(trouble):
-                    self._release()
-                    return "length"
-        finally:
-            router.end()
-
-    async def _prepare_prompt(self) -> PreparedPrompt | None:
-        """Return what to route; None when the answer is there: an earlier one, or that of another request."""
-        resumed = self.request.resumed
-        if resumed is not None:
-            with failed_resume_counted(resumed):
-                prompt = await StreamTakeover(self._scope, resumed).take_over()
-            count_resumed()
-            self._watch.last_token_s = SYSTEM_CLOCK.monotonic_s()  # the next one is waited for from now on
-            return prompt
-        preparation = Preparation(
-            self._scope, self._gate, self._preprocessor, self.warmer, self._cached, self._citing
-        )
-        admitted = await preparation.admit_request()
-        shares = admitted.request.coalesces and not admitted.request.may_change_model
-        followed = await self._follow_others(admitted) if shares else None
-        if followed is not None or self.state.finish:
-            return followed
-        return await preparation.prepare_prompt(admitted)
-
-    async def _follow_others(self, admitted: AdmittedRequest) -> PreparedPrompt | None:
-        """Have the answer of a request that is the same and runs, or what is left to be computed here."""
-        following = Following(self._scope, self.intake, self._citing, admitted.request, self.on_fault)
-        try:
-            await following.follow_others(admitted.model, self._running, self._work)
-        finally:
-            if following.prompt is not None:
-                self.request = following.prompt.request
-        return None if self.state.finish else following.take_prompt()
-
-    # ---- routed: watched, and routed anew -----------------------------------------------------------
-
-    def _asked(self) -> None:
-        route = self.state.route
-        if route is None:
-            return
-        self.timeline.begin_attempt(self.state.epoch, route.instances, route.region)
-        self.warmer.routed(route)
-
-    def _begin_replacement(self, trouble: PenstockError) -> bool:
-        """Cancel the failed route; True when nothing is left to generate. Progress earns another try."""
-        late = isinstance(trouble, DeadlineExpired) and self._deadline.remaining_s() < LATE_S
-        if is_final(trouble) or late:
-            raise trouble
-        self._holders.cancel_route(trouble.code)
-        if self.state.complete:
-            return True
-        if self.state.fruitless >= self._context.config.max_replacements:
-            if isinstance(trouble, DeadlineExpired):  # no worker can do it in the time that is left
-                raise trouble
-            times = self.state.fruitless + 1
-            raise Unavailable(f"routed {times} times in vain: {trouble.message}; retry", hop=trouble.hop)
-        self.state.count_replacement()
-        log.info("request_replaced", request_id=self.request_id, epoch=self.state.epoch, why=str(trouble))
-        return False
-
-    async def _cite_answer(self) -> None:
-        """Find what supports the answer, while the workers and the place in line are another's already."""
-        self._scope.meter.end()
-        await self._citing.cite_answer(self._deadline.remaining_s() - LATE_S)
-
     # ---- the end -----------------------------------------------------------------------------------
 
     def _end(self, outcome: Outcome) -> None:
@@ -434,8 +280,8 @@ class Session:
             self._context.record_end(record, outcome)
         if self._call_ended and self._outcome is not None and self._outcome.finish:
             if self._work.left is None:
-                self._agent_turn.end()
-            self._holders.release_stream()
+                self._walk.agent_turn.end()
+            self._walk.holders.release_stream()
 
     def usage(self) -> pb.Usage:
         counts = self.timeline.counts
@@ -482,7 +328,7 @@ class Session:
         end = outcome.terminal_event(self.usage(), self.timeline.to_event())
         if end.finish_reason == pb.FINISH_REASON_STOP and self.response.has_called:
             end.finish_reason = pb.FINISH_REASON_TOOL_CALLS
-        end.citations.extend(map(citation_event, self._citing.sentences))
+        end.citations.extend(map(citation_event, self._walk.citing.sentences))
         return end
 
 
