@@ -1,12 +1,14 @@
 """Measure that drafts which bring nothing cost next to nothing: with them against without, in turns.
 
     python -m tests.bench.bench_draft_gate --model FILE [--cases random,hot,b32,useless,lying,stopped]
-                                           [--batch N] [--tokens N] [--rounds N] [--threads N] [--json]
+                                           [--head DIR] [--batch N] [--tokens N] [--rounds N] [--threads N]
+                                           [--json]
 
-In process, on the real engine. Look-ups are the engine's own. Offered drafts go the way of a decode worker's:
-its book of sessions, the codec of its messages, the offer before each step, all of it counted; whoever drafts
-is made up and costs nothing. It knows the answer, which is drawn first without drafts, and is right as often
-as its case says. A ratio above 1 means faster with drafts. Answers have to be the same all ways.
+In process, on the real engine. Look-ups and a draft head are the engine's own. Offered drafts go the way of a
+decode worker's: its book of sessions, the codec of its messages, the offer before each step, all of it
+counted; whoever drafts is made up and costs nothing. It knows the answer, which is drawn first without
+drafts, and is right as often as its case says. A ratio above 1 means faster with drafts. Answers have to be
+the same all ways.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from services.decode.ahead.draft_offers import DraftOffers
 from services.decode.drafts import DraftBook
 from shared.bus.codec import decode, encode
 from shared.engine import LLM, Engine, SamplingParams, StepResult
+from shared.engine.scheduling.head_drafts import HEAD_TOKENS
 from shared.messages import DraftBlock, DraftCommit
 from shared.messages.envelope import Envelope
 from shared.worker.wire import sequence_key
@@ -54,7 +57,7 @@ CASES = {
     "lying": Case(0, 0.0, 1.0, "lie"),
     "stopped": Case(0, 0.0, 1.0, "stop"),
 }
-ARMS = ("none", "look-ups", "offered")
+ARMS = ("none", "look-ups", "offered", "head")
 
 
 class Drafter:
@@ -146,12 +149,13 @@ def decode_all(
     engine: Engine,
     prompts: dict[str, list[int]],
     params: SamplingParams,
-    longest_ngram: int,
+    arm: str,
     book: DraftBook | None = None,
     drafter: Drafter | None = None,
 ) -> Run:
     """Decode to the end of all."""
-    engine.limit_ngrams(longest_ngram)
+    engine.limit_ngrams(NGRAM_TOKENS * (arm == "look-ups"))
+    engine.limit_head(HEAD_TOKENS * (arm == "head"))
     keys = {request_id: sequence_key(request_id, 1) for request_id in prompts}
     names = {key: request_id for request_id, key in keys.items()}
     for request_id, prompt in prompts.items():
@@ -187,6 +191,7 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, dict[str, floa
         options.model,
         threads=options.threads,
         ngram_tokens=NGRAM_TOKENS,
+        draft_head=options.head,
         max_sequences=batch,
         kv_blocks=blocks,
         max_model_len=PROMPT_TOKENS + options.tokens + 32,
@@ -195,22 +200,21 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, dict[str, floa
     vocabulary = engine.model_config.vocab_size
     params = SamplingParams(temperature=case.temperature, seed=5, max_tokens=options.tokens, ignore_eos=True)
     book = DraftBook("decode", DRAFT_TOKENS, DRAFT_BATCH_TOKENS)
-    ratios: dict[str, list[tuple[float, float]]] = {arm: [] for arm in ARMS[1:]}
+    arms = ARMS if options.head else ARMS[:-1]
+    ratios: dict[str, list[tuple[float, float]]] = {arm: [] for arm in arms[1:]}
     for number in range(-1, options.rounds):  # one before all, so that the engine knows its steps
         prompts = {
             f"{number}.{each}": random.choices(range(vocabulary), k=PROMPT_TOKENS) for each in range(batch)
         }
-        truth = decode_all(engine, prompts, params, 0).answers
+        truth = decode_all(engine, prompts, params, "none").answers
         if number < 0:
             continue
         drafter = Drafter(case, vocabulary, truth, number)
         runs: dict[str, Run] = {}
-        for turn in range(len(ARMS)):
-            arm = ARMS[(turn + number) % len(ARMS)]
-            if arm == "offered":
-                runs[arm] = decode_all(engine, prompts, params, 0, book, drafter)
-            else:
-                runs[arm] = decode_all(engine, prompts, params, NGRAM_TOKENS * (arm == "look-ups"))
+        for turn in range(len(arms)):
+            arm = arms[(turn + number) % len(arms)]
+            offered = (book, drafter) if arm == "offered" else ()
+            runs[arm] = decode_all(engine, prompts, params, arm, *offered)
             if runs[arm].answers != truth:
                 sys.exit("the answers differ")
         plain = runs["none"]
@@ -234,6 +238,7 @@ def main() -> None:
     )
     parser.add_argument("--model", type=Path, required=True, help="folder or GGUF file")
     parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--head", default="", metavar="DIR", help="a draft head")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=160, help="of an answer")
     parser.add_argument("--rounds", type=int, default=5)
