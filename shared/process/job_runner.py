@@ -40,7 +40,7 @@ READ_BYTES = 1 << 16
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 QUICK_S = 0.1
-"""A job that runs for longer leaves the cores to all others, as far as these want them."""
+"""A job that has taken more CPU time leaves the cores to all others, as far as these want them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +170,21 @@ class JobRunner:
             if child.ends_s <= now_s and not child.stopped:
                 self._stop(child, TOO_LATE)
             elif child.stands_back_s <= now_s and not child.stopped:
-                child.stands_back_s = math.inf
-                make_stand_back(child.pid)
+                left_s = QUICK_S - _cpu_s(child.pid)
+                child.stands_back_s = now_s + left_s if left_s > 0 else math.inf
+                if left_s <= 0:
+                    make_stand_back(child.pid)
 
     def _stop(self, child: _Child, why: str) -> None:
         child.stopped = why
         os.kill(child.pid, signal.SIGKILL)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time that a child which has not been waited for has taken, to a tick of the kernel."""
+    stat = open(f"/proc/{pid}/stat").read()  # noqa: SIM115
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _limit(limits: JobLimits) -> None:

@@ -59,20 +59,25 @@ def test_whatever_a_job_does_ends_it_and_no_other(jobs: LimitedJobs, payload: st
     assert run(jobs, "echo after") == JobEnd("done", b"after")
 
 
-async def test_a_job_that_is_not_quick_leaves_the_cores_to_others(
+async def test_a_job_that_is_not_quick_leaves_the_cores_to_others_unless_it_has_had_none(
     jobs: LimitedJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limited_jobs, "job_command", keep_place.job_command)
     pid = int(run(jobs, "pid").result)
-    ending, stop = jobs.submit(b"sleep")
+    without, stop_without = jobs.submit(b"sleep")
+    working, stop_working = jobs.submit(b"work")
 
-    def of_its_child() -> list[int]:
+    def of_its_children() -> list[int]:
+        """Return those of its children, in the order in which they began."""
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             return [os.getpriority(os.PRIO_PROCESS, int(child)) for child in file.read().split()]
 
-    await until(lambda: of_its_child() == [keep_place.STANDING_BACK_NICE])
-    stop()
-    assert ending.result(END_S).end == "killed"
+    await until(lambda: keep_place.STANDING_BACK_NICE in of_its_children())
+    first, second = of_its_children()
+    assert first < second == keep_place.STANDING_BACK_NICE
+    stop_without()
+    stop_working()
+    assert {without.result(END_S).end, working.result(END_S).end} == {"killed"}
 
 
 def test_an_error_is_told(jobs: LimitedJobs) -> None:
