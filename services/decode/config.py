@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shared.config.fields import field_of
-from shared.engine.draft_head.shipped import shipped_head
+from shared.engine.draft_head.shipped import SHIPPED, head_directory
 from shared.engine.engine_config import MAX_DRAFT_TOKENS, EngineConfig
 from shared.engine.step_pacer import ITL_TARGET_S
 from shared.kv.transports import AUTO, TRANSPORT_CHOICES
 from shared.worker.config import EngineServiceConfig
-
-SHIPPED, NO_HEAD = "auto", "none"
-"""The values of `draft_head` that are no directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +100,7 @@ class DecodeConfig(EngineServiceConfig):
             ngram_tokens=self.ngram_tokens,
             ngram_batch_tokens=self.draft_batch_tokens,
             ngram_scopes=self.ngram_scopes,
-            draft_head=self._head_of(model_dir),
+            draft_head=head_directory(
+                self.draft_head, model_dir, device=self.device, tensor_parallel=self.tensor_parallel
+            ),
         )
-
-    def _head_of(self, model_dir: Path) -> str:
-        """Return the directory of the head for this model, "" for none."""
-        if self.draft_head != SHIPPED:
-            return "" if self.draft_head == NO_HEAD else self.draft_head
-        computes_one = self.device == "cpu" and self.tensor_parallel == 1
-        shipped = shipped_head(model_dir) if computes_one else None
-        return "" if shipped is None else str(shipped)

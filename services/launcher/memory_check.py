@@ -16,6 +16,7 @@ from services.launcher.options import StackOptions
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.config.settings import Settings
 from shared.engine.draft_head.config import WEIGHTS_FILE
+from shared.engine.draft_head.shipped import SHIPPED, head_directory
 from shared.engine.loading.weight_files import weight_files
 from shared.errors import Unavailable
 from shared.process.memory_room import MemoryRoom, memory_room
@@ -130,13 +131,19 @@ def _weights_bytes(options: StackOptions, target: CheckedModel, draft: CheckedMo
         alone = sum(count * size for count, size, settings in each if not _shares_weights(settings))
         shared = max((size for _, size, settings in each if _shares_weights(settings)), default=0)
         needed += alone + shared
-    return needed + options.counts["decode"] * _head_bytes(options.settings["decode"])
+    return needed + options.counts["decode"] * _head_bytes(options.settings["decode"], target)
 
 
-def _head_bytes(decode: Settings) -> int:
-    """Count a draft head's weights, which are kept in 8 bits each, of up to 32 in its file."""
-    path = Path(decode["draft_head"].value) / WEIGHTS_FILE
-    return path.stat().st_size // 4 if decode["draft_head"].value and path.is_file() else 0
+def _head_bytes(decode: Settings, target: CheckedModel) -> int:
+    """Count a draft head's weights, which are kept in 8 bits each: of 16 in the file of the one that ships,
+    of up to 32 in another's."""
+    named = decode["draft_head"].value
+    folder = head_directory(
+        named, target.path, device=decode["device"].value, tensor_parallel=decode["tensor_parallel"].value
+    )
+    path = Path(folder) / WEIGHTS_FILE
+    stored = path.stat().st_size if folder and path.is_file() else 0
+    return stored // 2 if named == SHIPPED else stored // 4
 
 
 def _shares_weights(settings: Settings) -> bool:

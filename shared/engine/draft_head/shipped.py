@@ -1,4 +1,4 @@
-"""Find the draft head that ships, for the model that ships."""
+"""Find the draft head of a model: the one that is named, or the one that ships, for the model that ships."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ SHIPPED_HEAD = Path(__file__).parents[2] / "demo" / "heads" / "smollm2"
 """Its directory, which has the card, too."""
 TARGET_DIGEST = "127673a4c533f1384d7dbd95dcee4884"
 """The digest of the checkpoint that it is for, as its config.json says it."""
+
+SHIPPED, NO_HEAD = "auto", "none"
+"""The names of a draft head that are no directories."""
+
+
+def head_directory(named: str, model: Path, *, device: str, tensor_parallel: int) -> str:
+    """Return the directory of the head that `named` means for `model`; "" for none, as where what computes
+    the model has no head."""
+    if named != SHIPPED:
+        return "" if named == NO_HEAD else named
+    shipped = shipped_head(model) if device == "cpu" and tensor_parallel == 1 else None
+    return "" if shipped is None else str(shipped)
 
 
 def shipped_head(model: Path) -> Path | None:

@@ -18,10 +18,12 @@ from services.launcher.memory_check import (
 )
 from services.launcher.model_check import check_models
 from services.launcher.options import SHIPPED_DRAFT, parse_options
+from shared.engine.draft_head.shipped import SHIPPED_HEAD
 from shared.engine.loading.weight_files import weight_files
 from shared.process.memory_room import MemoryRoom
 from shared.roles import ROLES
-from shared.text.model_source import DEMO_MODEL
+from shared.text.default_model import is_missing
+from shared.text.model_source import DEMO_MODEL, resolve_model
 
 MODEL = ("--model", str(DEMO_MODEL))
 BASE_MB = SHARED_MB + sum(SERVICE_MB.values()) - SERVICE_MB["speculator"]
@@ -60,6 +62,28 @@ def test_a_draft_head_has_weights_in_every_decode_worker(tmp_path: Path) -> None
     (tmp_path / "model.safetensors").write_bytes(bytes(4 * MB))
     heads = need_of("--decode", "2", environ={"PENSTOCK_DECODE_DRAFT_HEAD": str(tmp_path)})
     assert heads.weights_bytes - need_of("--decode", "2").weights_bytes == 2 * MB
+
+
+@pytest.mark.parametrize(
+    ("environ", "heads"),
+    [
+        ({}, 2),
+        ({"PENSTOCK_DECODE_DRAFT_HEAD": "none"}, 0),
+        ({"PENSTOCK_DECODE_DEVICE": "cuda"}, 0),
+        ({"PENSTOCK_DECODE_TENSOR_PARALLEL": "2"}, 0),
+    ],
+)
+def test_the_head_that_ships_counts_where_it_is_loaded(environ: dict[str, str], heads: int) -> None:
+    if is_missing():
+        pytest.skip("the model that it is for is not installed")
+    model = ("--model", str(resolve_model("").path), "--decode", "2")
+    options = parse_options([*model], environ)
+    target, _ = check_models(options, print)
+    without = parse_options([*model], environ | {"PENSTOCK_DECODE_DRAFT_HEAD": "none"})
+    counted = (
+        memory_need(options, target, None).weights_bytes - memory_need(without, target, None).weights_bytes
+    )
+    assert counted == heads * ((SHIPPED_HEAD / "model.safetensors").stat().st_size // 2)
 
 
 def test_a_draft_has_weights_a_pool_and_a_process_of_its_own() -> None:
