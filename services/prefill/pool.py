@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import structlog
 
 from shared.errors import Unavailable
@@ -24,7 +26,7 @@ class PoolBuffer:
                 self._memory = self.shared.memory
             except Unavailable as error:
                 log.info("kv_pool_is_not_shared", reason=error.message)
-                self._memory = memoryview(bytearray(nbytes))
+                self._memory = memoryview(mmap.mmap(-1, nbytes))
         return self._memory
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ Owned by one worker thread; nothing here is safe to call from two threads at onc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shared.blocks.block_hash import BlockHasher
+from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine.adapters import AdapterInfo, AdapterRegistry
 from shared.engine.affinity import stay_on
 from shared.engine.backends import BackendName, MakeModel, backend_name, build_model, build_pool, is_native
@@ -28,6 +30,7 @@ from shared.engine.loading.weights import LoadProgress
 from shared.engine.memory.allocation import Allocation
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.memory.block_pool import BlockPool
+from shared.engine.memory.idle_memory import IdleMemory
 from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
 from shared.engine.model_runner import LayerCallback, ModelRunner
@@ -80,7 +83,7 @@ class Engine(Branching):
     every layer read, since a large model takes minutes. `max_model_len` is the longest sequence (prompt and
     output): the model's limit, the configured one, or the pool's size, whichever is least. `hasher` has the
     key with which blocks are named; without one it is that of development. `make_model` makes what computes:
-    a backend of this machine, or of a simulation.
+    a backend of this machine, or of a simulation. `clock` says how old idle blocks are.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Engine(Branching):
         *,
         hasher: BlockHasher | None = None,
         make_model: MakeModel = build_model,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         config.validate()
         stay_on(config.cpus)
@@ -108,7 +112,11 @@ class Engine(Branching):
         )
         self.max_model_len = input_processor.max_model_len
         groups = self.layout.groups
-        self.blocks = BlockPool(config.kv_blocks, groups.counts, prefix_cache=config.prefix_cache)
+        self.blocks = BlockPool(
+            config.kv_blocks, groups.counts, prefix_cache=config.prefix_cache, clock=clock
+        )
+        pages = kv_pool.pages() if config.kv_idle_s else None
+        self._idle_memory = IdleMemory(self.blocks, pages, config.kv_idle_s, clock) if pages else None
         self._check_from = 0
         self._slot: CoreArbiter | None = None
         self._offloads = OffloadStore.of(config)
@@ -313,6 +321,20 @@ class Engine(Branching):
         self._scheduler.check(part)
         self._check_from = part.stop % self.blocks.num_blocks
         return len(part)
+
+    @property
+    def gives_back_idle(self) -> bool:
+        """Return whether idle memory of the KV pool may be given back; may be read from any thread."""
+        return self._idle_memory is not None and not self._idle_memory.refused
+
+    def give_back_idle(self) -> float:
+        """Give memory of the KV pool back to the system that nobody has used for a while, a few milliseconds
+        of work at a time; not while there is work.
+
+        Returns after how many seconds there may be more to give back: 0 at once, infinity as long as nothing
+        is used and given back before.
+        """
+        return math.inf if self._idle_memory is None else self._idle_memory.give_back()
 
     @property
     def grammars(self) -> Grammars:

@@ -23,6 +23,7 @@ _AT_LEAST_ZERO = (
     "threads",
     "quant_group",
     "kv_memory_mb",
+    "kv_idle_s",
     "max_step_ms",
     "max_step_ratio",
     "offload_memory_mb",
@@ -46,6 +47,7 @@ class EngineConfig:
     stored), dense (what a GGUF file stores in blocks is unpacked), int8, int4 or, on cuda, fp8; quant_group
     weights share a scale (0: 128 for int8, 64 for int4). kv_dtype: auto (the one computed in), int8 or fp8.
     kv_memory_mb: size of the KV pool in MiB; 0: kv_blocks blocks of 16 tokens in each group of layers.
+    kv_idle_s: seconds after which a cached prefix that nobody uses may give its memory back; 0: never.
     max_batch_tokens: rows of one step, which is also the longest prefill chunk. max_step_ms: the longest step
     that may be planned while rows decode, prefill chunks are cut to it; 0: no limit. max_step_ratio: how many
     times as long as without a chunk it may be planned; 0: any.
@@ -83,6 +85,7 @@ class EngineConfig:
     deterministic: bool = False
     tensor_parallel: int = 1
     kv_memory_mb: int = 0
+    kv_idle_s: float = 0.0
     max_step_ms: float = 0.0
     max_step_ratio: float = 0.0
     offload_memory_mb: int = 0

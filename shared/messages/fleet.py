@@ -139,7 +139,7 @@ class WorkerReport:
     `drafts_for` are the models that a speculator drafts for, by the names that clients ask for; none is all.
     `added` and `removed` are block hashes since the last heartbeat; `prefix_event_id` counts them, so that a
     gap is seen. `fetch` is what prefixes from other workers cost this one, `kv_block_bytes` what one of its
-    blocks takes, 0 where it does not say.
+    blocks takes, 0 where it does not say, and `kv_blocks_resident` how many of them take memory, -1 likewise.
     """
 
     layout: str = ""
@@ -160,6 +160,7 @@ class WorkerReport:
     removed: bytes = b""
     fetch: FetchReport = NO_FETCHES
     kv_block_bytes: int = 0
+    kv_blocks_resident: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,6 +276,7 @@ ADAPTERS_STALE = Gauge(
     "1 while the file of adapters cannot be used and what it said last is in force.",
 )
 KV_BLOCKS = Gauge("penstock_kv_blocks", "Blocks of the KV pool by state.", ["state"])
+KV_RESIDENT_BYTES = Gauge("penstock_kv_resident_bytes", "Memory that blocks of the KV pool take.")
 ENGINE_THREADS = Gauge(
     "penstock_engine_threads", "Threads that a step is computed with: now, and with nobody beside.", ["state"]
 )
@@ -492,6 +493,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         GRAMMAR_TRIALS,
         HOP_SECONDS,
         KV_BLOCKS,
+        KV_RESIDENT_BYTES,
         MASK_WAITS,
         PREFIX_FETCHED_TOKENS,
         PREFIX_FETCHES,
@@ -510,6 +512,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         GRAMMAR_TRIALS,
         HOP_SECONDS,
         KV_BLOCKS,
+        KV_RESIDENT_BYTES,
         HAND_OVERS,
         HAND_OVER_SECONDS,
         MASK_WAITS,
@@ -527,6 +530,7 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
         DRAFT_SESSIONS_REFUSED,
         ENGINE_THREADS,
         KV_BLOCKS,
+        KV_RESIDENT_BYTES,
         SERVED_MODEL,
     ),
     "detokenizer": (QUEUE_DEPTH, SERVED_MODEL),

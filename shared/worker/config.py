@@ -35,6 +35,11 @@ class EngineServiceConfig(ServiceConfig):
     kv_blocks: int = field_of(
         0, help="size of the KV pool in blocks of 16 tokens; 0 = what kv_memory_mb holds", minimum=0
     )
+    kv_idle_s: float = field_of(
+        600.0,
+        help="seconds after which a cached prefix that nobody uses gives its memory back; 0 = never",
+        minimum=0.0,
+    )
     max_batch_tokens: int = field_of(
         512, help="rows of one step, which is also the prefill chunk", minimum=1, maximum=1 << 20
     )
@@ -96,6 +101,7 @@ class EngineServiceConfig(ServiceConfig):
             dtype=self.dtype,
             kv_blocks=self.kv_blocks or 1,
             kv_memory_mb=0 if self.kv_blocks else self.kv_memory_mb,
+            kv_idle_s=self.kv_idle_s,
             max_batch_tokens=self.max_batch_tokens,
             max_sequences=self.max_sequences,
             threads=self.threads,

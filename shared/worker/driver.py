@@ -19,6 +19,7 @@ from shared.errors import PenstockError
 from shared.health import Activity
 from shared.telemetry import metrics
 from shared.worker.engine_thread import EngineThread
+from shared.worker.idle_looks import IdleLooks
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.warm_part import WarmPart, WarmPrefix, compute_part
 
@@ -35,6 +36,7 @@ class EngineSnapshot:
 
     has_work: bool = False
     free_blocks: int = 0
+    resident_blocks: int = 0
     held: dict[str, int] = field(default_factory=dict)  # blocks by sequence key
     events: tuple[BlockEvent, ...] = ()
 
@@ -75,10 +77,12 @@ class EngineDriver(Generic[R]):
         self.computes_part = False
         """A part of a prefix that is warmed was ordered, and its result has not been taken."""
         self._unchecked_blocks = 0  # of those that may have changed since they were checked
+        self._idle_looks = IdleLooks(wake, clock)
         self._clock = clock
         self._checked_s = clock.monotonic_s()
         self._free_gauge = metrics.KV_BLOCKS.labels(state="free")  # once: finding it costs more than setting
         self._held_gauge = metrics.KV_BLOCKS.labels(state="held")
+        self._resident_gauge = metrics.KV_RESIDENT_BYTES
         self.snapshot = EngineSnapshot()
         self.steps = 0
         """Steps whose results were taken."""
@@ -100,11 +104,16 @@ class EngineDriver(Generic[R]):
         """Show the blocks of the pool in the metrics."""
         free = self.snapshot.free_blocks
         self._free_gauge.set(free)
-        self._held_gauge.set(self.engine.config.kv_blocks - free)
+        self._held_gauge.set(self._num_blocks - free)
+        self._resident_gauge.set(self.snapshot.resident_blocks * self.engine.layout.block_bytes)
 
     def kv_bytes(self, key: str) -> int:
         """Return the bytes of KV that a sequence holds."""
         return self.snapshot.held.get(key, 0) * self.engine.layout.block_bytes
+
+    @property
+    def _num_blocks(self) -> int:
+        return self.engine.config.kv_blocks
 
     @property
     def has_work(self) -> bool:
@@ -166,16 +175,21 @@ class EngineDriver(Generic[R]):
         return answer
 
     async def flush_releases(self) -> None:
-        """Once a turn. With nothing to release and nothing to do, the engine checks its counts: a reference
-        that nobody explains ends this worker now, instead of somebody's memory later."""
+        """Once a turn. With nothing to release and nothing to do, the engine gives back memory that is idle,
+        and checks its counts: a reference that nobody explains ends this worker now, instead of somebody's
+        memory later."""
         if self._orders:
             await self.between_steps(lambda _: None)
-        elif self._unchecked_blocks and not self.has_work:
+        elif self.has_work:
+            return
+        elif self._idle_looks.due:
+            self._idle_looks.look_in(await self.between_steps(Engine.give_back_idle))
+        elif self._unchecked_blocks:
             await self._check()
 
     async def _check(self) -> None:
         """A part a turn, until all of the pool was looked at with nothing happening in between."""
-        begins = self._unchecked_blocks == self.engine.config.kv_blocks
+        begins = self._unchecked_blocks == self._num_blocks
         now_s = self._clock.monotonic_s()
         if begins and now_s - self._checked_s < CHECK_EVERY_S:
             return
@@ -251,6 +265,7 @@ class EngineDriver(Generic[R]):
 
     async def close_engine(self) -> None:
         """Waits for the step that runs."""
+        self._idle_looks.cancel()
         await self._thread.close()
         if self._step is not None and self._step.done() and not self._step.cancelled():
             self._step.exception()  # a failure that nobody takes any more is no news at this point
@@ -273,13 +288,20 @@ class EngineDriver(Generic[R]):
 
     def _take_snapshot(self) -> EngineSnapshot:
         engine = self.engine
+        blocks = engine.blocks
         return EngineSnapshot(
-            engine.has_work, engine.blocks.num_free, engine.held(), tuple(engine.blocks.drain_events())
+            engine.has_work,
+            blocks.num_free,
+            blocks.num_resident,
+            engine.held(),
+            tuple(blocks.drain_events()),
         )
 
     # ---- on the loop --------------------------------------------------------------------------------
 
     def _learn(self, snapshot: EngineSnapshot) -> None:
         self.snapshot = snapshot
-        self._unchecked_blocks = self.engine.config.kv_blocks
+        self._unchecked_blocks = self._num_blocks
         self._mirror.apply(snapshot.events)
+        if self.engine.gives_back_idle and snapshot.resident_blocks + snapshot.free_blocks > self._num_blocks:
+            self._idle_looks.used()

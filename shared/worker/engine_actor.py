@@ -112,6 +112,7 @@ class EngineActor(BusActor):
             removed=delta.removed,
             fetch=self.fetch_report(),
             kv_block_bytes=engine.layout.block_bytes,
+            kv_blocks_resident=self._driver.snapshot.resident_blocks,
         )
         return replace(
             self._service.heartbeat(),

@@ -35,6 +35,7 @@ HEAD = (
     "live",
     "queued",
     "kv used",
+    "kv MB",
     "tokens/s",
     "steps",
     "threads",
@@ -191,6 +192,9 @@ def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
         if beat.worker.kv_blocks
         else "-"
     )
+    resident_bytes = beat.worker.kv_blocks_resident * beat.worker.kv_block_bytes
+    says = beat.worker.kv_blocks and beat.worker.kv_blocks_resident >= 0
+    resident = f"{resident_bytes / 1e6:.0f}" if says else "-"
     skewed = " !" if abs(one.skew_us) > MAX_SKEW_US else ""
     live = f"{beat.live}/{beat.capacity}" if beat.capacity else str(beat.live)
     return (
@@ -201,6 +205,7 @@ def _row(one: Seen, avoiding: dict[str, str]) -> tuple[str, ...]:
         live,
         str(beat.queued),
         kv,
+        resident,
         f"{one.tokens_per_s:.1f}" if one.tokens_per_s else "-",
         str(beat.steps),
         f"{beat.worker.threads}/{beat.worker.most_threads}" if beat.worker.most_threads else "-",
@@ -237,6 +242,7 @@ def _described(one: Seen, avoiding: dict[str, str]) -> dict[str, Any]:
         "queued_tokens": beat.worker.queued_tokens,
         "kv_blocks": beat.worker.kv_blocks,
         "kv_blocks_free": beat.worker.kv_blocks_free,
+        "kv_blocks_resident": beat.worker.kv_blocks_resident,
         "tokens_per_s": one.tokens_per_s,
         "steps": beat.steps,
         "threads": beat.worker.threads,

@@ -42,6 +42,9 @@ class MirroredKvPool(KvPool):
             0, index, self.data[row].index_select(0, index.to(self.data.device)).cpu()
         )
 
+    def pages(self) -> None:
+        """None: blocks lie in memory of the device, and are not given up for that of their mirror."""
+
     def take_in(self, blocks: Sequence[int]) -> None:
         """Bring the mirror's content of `blocks` to the device."""
         index = torch.tensor(blocks, dtype=torch.int64)

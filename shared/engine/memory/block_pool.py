@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.engine.memory.blank_blocks import BlankBlocks
 from shared.engine.memory.tenant_blocks import TenantBlocks
 from shared.errors import InternalError, Overloaded
 from shared.fairness.share import OPEN_SHARE, TenantShare
@@ -28,7 +29,8 @@ class BlockPool:
     blocks are evicted only when no blank one is left: the least recently used one of the tenant that has most
     (`TenantBlocks`). Where sequences hold all their blocks that is always a leaf, a block whose followers are
     gone: a follower's holders hold it too, and give it back last. Where they give back what is behind their
-    window, that goes first."""
+    window, that goes first. Blocks that are idle for long retire: they are blank, and take no memory until
+    they are needed (`retire`)."""
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.prefix_cache = prefix_cache
         self._references = [0] * num_blocks
-        self._blank = dict.fromkeys(range(num_blocks - 1, -1, -1))  # popped from the end: lowest id first
+        self._blank = BlankBlocks(num_blocks, clock)
         self._cached = TenantBlocks(num_blocks, clock)
         self._hash_of: dict[int, tuple[bytes, int]] = {}  # block -> hash, group
         self._blocks_of: list[dict[bytes, int]] = [{} for _ in range(groups.count)]  # group: hash -> block
@@ -62,6 +64,16 @@ class BlockPool:
     def num_cached(self) -> int:
         """Blocks that a hash finds, held or not."""
         return len(self._hash_of)
+
+    @property
+    def num_resident(self) -> int:
+        """Blocks that were used since they last gave their memory back, if they ever did."""
+        return self.num_blocks - self._blank.num_unused
+
+    @property
+    def is_unused(self) -> bytearray:
+        """1 for each block that is not resident, else 0; to be read alone."""
+        return self._blank.is_unused
 
     def cached_hashes(self) -> list[bytes]:
         """Every hash that is told of what the prefix cache can answer: the snapshot behind the events."""
@@ -119,7 +131,7 @@ class BlockPool:
                     self._cached.rest(block, stay_s)
                 else:
                     self._cached.give_back(block)
-                    self._blank[block] = None
+                    self._blank.add(block)
 
     def commit(self, block: int, block_hash: bytes, group: int = 0) -> int:
         """The content of held block `block` is final and named `block_hash`; returns who of `group` has that
@@ -147,6 +159,26 @@ class BlockPool:
         """Return whether its one holder may write into it: nobody shares it and no hash promises its
         content."""
         return self._references[block] == 1 and block not in self._hash_of
+
+    def retire(self, blank_since_s: float, cached_since_s: float, most: int) -> list[int]:
+        """Return at most `most` blocks that give their memory back now; nobody holds them.
+
+        Those that are blank since `blank_since_s` or longer come first: nothing is lost with them. Then those
+        that rest in the prefix cache since `cached_since_s`, each tenant's least recently used ones first,
+        and that nobody is expected to come back for: the cache forgets them.
+        """
+        retired = self._blank.take_idle(blank_since_s, most)
+        for block in self._cached.take_idle(cached_since_s, most - len(retired)):
+            self._forget(block)
+            retired.append(block)
+        for block in retired:
+            self._blank.add_unused(block)
+        return retired
+
+    def next_idle_s(self, blank_idle_s: float, cached_idle_s: float) -> float:
+        """Return the time from which on `retire` may find blocks that are blank or cached for so long, unless
+        they are used before; infinity: none."""
+        return min(self._blank.oldest_s() + blank_idle_s, self._cached.next_idle_s(cached_idle_s))
 
     def drain_events(self) -> list[BlockEvent]:
         """Net changes of the prefix cache since the last call.
@@ -189,15 +221,19 @@ class BlockPool:
 
     def _take(self, share: TenantShare) -> int:
         if self._blank:
-            block, _ = self._blank.popitem()
+            block = self._blank.take()
         else:
             block = self._cached.evict(share)
-            block_hash, group = self._hash_of.pop(block)
-            del self._blocks_of[group][block_hash]
-            self._record(block_hash, group, "removed")
+            self._forget(block)
         self._cached.take(block, share)
         self._references[block] = 1
         return block
+
+    def _forget(self, block: int) -> None:
+        """The prefix cache has the block no more."""
+        block_hash, group = self._hash_of.pop(block)
+        del self._blocks_of[group][block_hash]
+        self._record(block_hash, group, "removed")
 
     def _record(self, block_hash: bytes, group: int, kind: Literal["added", "removed"]) -> None:
         """Opposite changes of one hash cancel out."""

@@ -15,6 +15,7 @@ from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.config import ModelConfig
 from shared.engine.loading.layer_groups import LayerGroups
+from shared.engine.memory.pool_pages import PoolPages, shared_page_bytes
 from shared.errors import InvalidRequest
 
 BLOCK_TOKENS = HASH_BLOCK_TOKENS
@@ -113,8 +114,8 @@ class KvPool:
     `key_scales` and `value_scales` [block_layers, num_blocks, 16, kv_heads] float16 exist for int8 and fp8.
     `buffer` is writable memory of exactly `nbytes` that becomes the storage (say, a mapped memfd that
     another process reads); without it the pool allocates its own. Either starts as zeros, or as what
-    the buffer holds. Values come out of `load` in `compute_dtype` (default: the stored one, float32 for
-    codes).
+    the buffer holds. Only memory of a shared mapping can be given back (`pages`). Values come out of `load`
+    in `compute_dtype` (default: the stored one, float32 for codes).
     """
 
     def __init__(
@@ -256,6 +257,19 @@ class KvPool:
         """Put back what `read` gave for as many blocks."""
         places = torch.tensor(blocks, device=self.data.device)
         self.data.index_copy_(1, places, content.to(self.data.device))
+
+    def pages(self) -> PoolPages | None:
+        """The pages that blocks lie on, which the system may have back; None where not all that a block takes
+        is memory of this process."""
+        layout = self.layout
+        row_bytes = self.num_blocks * layout.layer_block_bytes
+        return PoolPages(
+            self.data.data_ptr(),
+            self.nbytes // row_bytes,
+            self.num_blocks,
+            layout.layer_block_bytes,
+            shared_page_bytes(),
+        )
 
     def take_in(self, blocks: Sequence[int]) -> None:
         """Content of `blocks` was written through `memory` and is complete. Here that is all; a pool whose

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -26,12 +27,12 @@ _STALE_PER_TENANT = 4
 @dataclass(slots=True)
 class _Holding:
     """The blocks of one tenant: how many there are, those that rest, the oldest first, and of these those
-    that stay for somebody."""
+    that stay for somebody; each with the time since when it rests."""
 
     weight: int = 1
     num_blocks: int = 0
-    resting: OrderedDict[int, None] = field(default_factory=OrderedDict)
-    staying: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    resting: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    staying: OrderedDict[int, float] = field(default_factory=OrderedDict)
 
     @property
     def num_idle(self) -> int:
@@ -112,7 +113,7 @@ class TenantBlocks:
         if stay_s or self._kept_until_s:
             self._keep(block, stay_s)
         idle = holding.staying if block in self._kept_until_s else holding.resting
-        idle[block] = None
+        idle[block] = self._clock.monotonic_s()
         self._num_resting += 1
         if holding.num_idle == 1:
             self._reorder(tenant, holding)
@@ -139,6 +140,27 @@ class TenantBlocks:
         self._num_resting -= 1
         self.give_back(block)
         return block
+
+    def next_idle_s(self, idle_s: float) -> float:
+        """Return the time from which on `take_idle` may find a block that rests for `idle_s`; infinity: none
+        rests."""
+        rests = (next(iter(holding.resting.values()), math.inf) for holding in self._holdings.values())
+        leaves = self._leaving[0][0] if self._leaving else math.inf
+        return min(min(rests, default=math.inf) + idle_s, leaves)
+
+    def take_idle(self, since_s: float, most: int) -> list[int]:
+        """Return at most `most` blocks that rest since `since_s` or longer and stay for nobody, which are
+        nobody's any more: each tenant's oldest ones first."""
+        self._let_go()
+        idle: list[int] = []
+        for holding in tuple(self._holdings.values()):
+            resting = holding.resting
+            while len(idle) < most and next(iter(resting.values()), math.inf) <= since_s:
+                block, _ = resting.popitem(last=False)
+                self._num_resting -= 1
+                self.give_back(block)
+                idle.append(block)
+        return idle
 
     def _keep(self, block: int, stay_s: float) -> None:
         """Note until when the block stays. One that others expect to find, too, stays for the last of
@@ -167,8 +189,7 @@ class TenantBlocks:
         for block in reversed(gone):
             holding = self._holdings[self._tenant_of[block]]
             if block in holding.staying:
-                del holding.staying[block]
-                holding.resting[block] = None
+                holding.resting[block] = holding.staying.pop(block)
                 holding.resting.move_to_end(block, last=False)
 
     def _largest(self) -> str:

@@ -60,6 +60,9 @@ class ParallelKvPool(KvPool):
     def memory(self) -> memoryview:
         raise InvalidRequest(NO_TRANSFER)
 
+    def pages(self) -> None:
+        """None: blocks lie in other processes as well."""
+
     def copy_block(self, source: int, target: int) -> None:
         super().copy_block(source, target)
         if self.on_copy is not None:

@@ -166,6 +166,7 @@ def test_status_shows_queues_kv_rates_and_marks_skew() -> None:
         "2/8",
         "1",
         "40/100",
+        "-",
         "12.5",
         "0",
         "-",
@@ -183,7 +184,7 @@ def rate(fleet: Fleet) -> tuple[str, float]:
     """As the table shows it, and as the JSON tells it."""
     row = _shown(fleet.all(), as_json=False).splitlines()[1].split()
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
-    return row[7], described["tokens_per_s"]
+    return row[8], described["tokens_per_s"]
 
 
 def test_an_idle_instance_has_no_rate_whatever_its_heartbeat_repeats() -> None:
@@ -224,7 +225,7 @@ def test_status_shows_progress_and_who_stalls() -> None:
     beat = dataclasses.replace(BEAT, state="stalled", steps=71, stalled_ms=6_250)
     fleet.observe(beat, ClockReading(1_000, 1_000), now_s=0.0)
     row = _shown(fleet.all(), as_json=False).splitlines()[1].split()
-    assert (row[2], row[8], row[11]) == ("stalled", "71", "6.2")
+    assert (row[2], row[9], row[12]) == ("stalled", "71", "6.2")
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["state"], described["steps"], described["stalled_ms"]) == ("stalled", 71, 6_250)
 
@@ -232,15 +233,24 @@ def test_status_shows_progress_and_who_stalls() -> None:
 def test_status_shows_how_many_threads_an_engine_has_and_would_have_alone() -> None:
     fleet = Fleet()
     fleet.observe(heartbeat_with(BEAT, threads=1, most_threads=4), ClockReading(1_000, 1_000), now_s=0.0)
-    assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[9] == "1/4"
+    assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[10] == "1/4"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert (described["threads"], described["most_threads"]) == (1, 4)
+
+
+def test_status_shows_what_memory_a_pool_takes() -> None:
+    fleet = Fleet()
+    resident = heartbeat_with(BEAT, kv_blocks_resident=30, kv_block_bytes=368_640)
+    fleet.observe(resident, ClockReading(1_000, 1_000), now_s=0.0)
+    assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[7] == "11"
+    (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
+    assert described["kv_blocks_resident"] == 30
 
 
 def test_status_shows_what_computes_in_an_engine() -> None:
     fleet = Fleet()
     fleet.observe(heartbeat_with(BEAT, backend="native"), ClockReading(1_000, 1_000), now_s=0.0)
-    assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[10] == "native"
+    assert _shown(fleet.all(), as_json=False).splitlines()[1].split()[11] == "native"
     (described,) = json.loads(_shown(fleet.all(), as_json=True))["instances"]
     assert described["backend"] == "native"
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from shared.engine import LLM, Engine, SamplingParams, TokenOutput
+from shared.engine import LLM, Engine, EngineConfig, SamplingParams, TokenOutput
+from shared.engine.memory.pool_pages import shared_page_bytes
 from shared.errors import InvalidRequest, NotFound, Overloaded
 from tests.support.block_hashes import hashes_of, numbered_hashes
+from tests.support.clock import FakeClock
 from tests.support.engine import (
     FANCY,
     GREEDY,
@@ -25,6 +28,7 @@ from tests.support.engine import (
     trained_model,
     undisturbed,
 )
+from tests.support.memory import resident_bytes
 
 VOCAB = 97
 
@@ -246,6 +250,26 @@ def test_a_sequence_without_an_anchor_never_enters_the_cache(engine: Engine) -> 
     engine.admit("a", [1, 2], 2, GREEDY, [])
     drive(engine, {"a": [1, 2]})
     assert engine.blocks.num_cached == 0
+
+
+def test_an_engine_that_is_told_no_time_keeps_its_memory(engine: Engine) -> None:
+    generate(engine, [3])
+    assert (engine.gives_back_idle, engine.give_back_idle()) == (False, math.inf)
+    assert engine.blocks.num_resident > 0
+
+
+def test_answers_are_the_same_when_the_pool_has_given_all_of_its_memory_back(model_dir: Path) -> None:
+    clock = FakeClock()
+    engine = Engine(EngineConfig(str(model_dir), kv_blocks=64, kv_idle_s=1.0), clock=clock)
+    prompt = prompts(1, VOCAB)[0] * 8
+    before = generate(engine, prompt)
+    clock.advance(1.0)
+    while engine.give_back_idle() == 0.0:
+        engine.check()
+    pool = engine.kv_pool
+    assert engine.blocks.num_resident == 0
+    assert resident_bytes(pool.data.data_ptr(), pool.nbytes) < shared_page_bytes()  # the end of the pool
+    assert generate(engine, prompt) == before
 
 
 # --- what is refused ---

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.engine import BLOCK_TOKENS, NO_STEP, Engine, StepResult
+from shared.engine import BLOCK_TOKENS, NO_STEP, Engine, EngineConfig, StepResult
 from shared.errors import InternalError, InvalidRequest
+from shared.messages import unpack_hashes
 from shared.worker.driver import CHECK_EVERY_S, EngineDriver
+from shared.worker.idle_looks import LOOK_AFTER_S
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import admit, make_engine
@@ -222,3 +224,58 @@ async def test_a_call_that_nobody_waits_for_any_more_is_made_all_the_same(
     driver.call_soon(lambda engine: admit(engine, "a", [1, 2, 3])).cancel()
     await driver.flush_releases()
     assert driver.snapshot.held == {"a": 1}
+
+
+IDLE_S = 60.0
+
+
+@pytest.fixture
+async def idle_driver(model_dir: Path, clock: FakeClock) -> AsyncIterator[EngineDriver[StepResult]]:
+    """An engine that gives idle memory back, with a prompt in its prefix cache."""
+    config = EngineConfig(str(model_dir), kv_blocks=64, max_sequences=16, kv_idle_s=IDLE_S)
+    driver: EngineDriver[StepResult] = EngineDriver(
+        "test-engine", lambda: Engine(config, clock=clock), PrefixMirror(), lambda: None, clock
+    )
+
+    def cache_a_prompt(engine: Engine) -> None:
+        admit(engine, "a", list(range(3, 3 + 2 * BLOCK_TOKENS + 1)))
+        while engine.has_work:
+            engine.step()
+        engine.release("a")
+
+    await driver.load_engine()
+    await driver.between_steps(cache_a_prompt)
+    assert driver.engine.blocks.num_cached > 1
+    yield driver
+    await driver.close_engine()
+
+
+async def test_an_idle_engine_gives_memory_back_and_others_hear_what_it_has_no_more(
+    idle_driver: EngineDriver[StepResult], clock: FakeClock
+) -> None:
+    added = unpack_hashes(idle_driver._mirror.drain().added)
+    clock.advance(LOOK_AFTER_S)
+    await idle_driver.flush_releases()  # a look: not idle yet
+    assert idle_driver.snapshot.resident_blocks > len(added)
+    clock.advance(IDLE_S)
+    await idle_driver.flush_releases()
+    assert idle_driver.snapshot.resident_blocks == 0
+    assert set(unpack_hashes(idle_driver._mirror.drain().removed)) == set(added)
+    clock.advance(10 * IDLE_S)
+    await idle_driver.flush_releases()  # nothing is left to look for: counts are checked instead
+    assert idle_driver._unchecked_blocks == 0
+
+
+async def test_an_engine_with_work_gives_nothing_back(
+    idle_driver: EngineDriver[StepResult], clock: FakeClock
+) -> None:
+    cached = idle_driver.engine.blocks.num_cached
+    await idle_driver.between_steps(lambda engine: admit(engine, "b", [1, 2, 3]))
+    clock.advance(10 * IDLE_S)
+    await idle_driver.flush_releases()
+    assert idle_driver.engine.blocks.num_cached == cached
+    idle_driver.release_later("b")
+    await idle_driver.flush_releases()
+    await idle_driver.flush_releases()
+    assert idle_driver.engine.blocks.num_cached == 0
+    assert idle_driver.snapshot.resident_blocks == 1  # what "b" had is not idle yet

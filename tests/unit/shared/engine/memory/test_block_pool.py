@@ -8,6 +8,7 @@ from shared.blocks.layer_groups import KvGroups
 from shared.engine.memory.block_pool import BlockEvent, BlockPool
 from shared.errors import InternalError, Overloaded
 from tests.support.block_hashes import numbered_hash, numbered_hashes
+from tests.support.clock import FakeClock
 
 
 def test_allocated_blocks_are_held_until_freed() -> None:
@@ -187,13 +188,14 @@ def chain(path: str) -> list[bytes]:
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from("acccf"), st.integers(0, 7), st.sampled_from(sorted(NAMES))), max_size=80
+        st.tuples(st.sampled_from("acccfr"), st.integers(0, 7), st.sampled_from(sorted(NAMES))), max_size=80
     )
 )
 def test_any_order_of_calls_keeps_counts_explained_events_exact_and_evicts_leaves_only(
     calls: list[tuple[str, int, str]],
 ) -> None:
-    pool = BlockPool(8)
+    clock = FakeClock()
+    pool = BlockPool(8, clock=clock)
     holders: list[list[int]] = []
     known: set[bytes] = set()
     for call, number, path in calls:
@@ -212,6 +214,11 @@ def test_any_order_of_calls_keeps_counts_explained_events_exact_and_evicts_leave
                 holders.append(found + fresh)
         elif call == "f" and holders:
             pool.free(holders.pop(number % len(holders)))
+        elif call == "r":  # what nobody has used for two calls gives its memory back, as far as there is time
+            since_s = clock.monotonic_s() - 2.0
+            pool.retire(since_s, since_s, number)
+        clock.advance(1.0)
+        assert pool.num_resident == pool.is_unused.count(0) >= pool.num_held
         pool.check(holders)
         cached = set(pool.cached_hashes())
         assert all(parent_of(name) is None or parent_of(name) in cached for name in cached)

@@ -1,0 +1,46 @@
+"""Know when to look for idle memory of an engine, and wake its worker for it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from shared.deadline import Clock
+
+LOOK_AFTER_S = 10.0
+"""Memory that may become idle is looked at so long after it was used first."""
+
+
+class IdleLooks:
+    """At most one look is planned, and none where nothing can become idle: a worker that has given all back
+    sleeps on. `wake` is called on the event loop."""
+
+    def __init__(self, wake: Callable[[], None], clock: Clock) -> None:
+        self._wake = wake
+        self._clock = clock
+        self._at_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def due(self) -> bool:
+        return self._clock.monotonic_s() >= self._at_s
+
+    def used(self) -> None:
+        """Something was used that may become idle."""
+        if self._at_s == math.inf:
+            self.look_in(LOOK_AFTER_S)
+
+    def look_in(self, seconds: float) -> None:
+        """Look again after so long; infinity: not before something is used."""
+        self.cancel()
+        if seconds < math.inf:
+            self._at_s = self._clock.monotonic_s() + seconds
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+
+    def cancel(self) -> None:
+        """Plan no look."""
+        self._at_s = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
