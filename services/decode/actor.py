@@ -174,6 +174,7 @@ class DecodeActor(WorkerActor[DecodeJob]):
             self.bus.deadline_of(envelope),
             vocab_size=engine.model_config.vocab_size,
             max_model_len=engine.max_model_len,
+            first_token=self.bus.deadline_at(reserve.first_token_us, envelope.origin),
             thinking=self.bus.deadline_at(reserve.thinking_us, envelope.origin),
         )
         self._book.check_pace(job, self._pace.step_s)

@@ -38,7 +38,8 @@ class DecodeConfig(EngineServiceConfig):
     )
     max_step_ratio: float = field_of(
         1.5,
-        help="prompts computed here make a step with decode rows at most so many times as long; 0 = any",
+        help="prompts computed here make a step with decode rows at most so many times as long, while they "
+        "have their first tokens in time; 0 = any",
         minimum=0.0,
     )
     prompt_weight: float = field_of(
@@ -49,7 +50,8 @@ class DecodeConfig(EngineServiceConfig):
     )
     itl_target_ms: float = field_of(
         1000 * ITL_TARGET_S,
-        help="longest time from token to token that pauses for such prompts make; 0 = no pauses",
+        help="longest time from token to token that prompts make which are late otherwise, or pauses for "
+        "them, where a request does not say; 0 = no longer than without them",
         minimum=0.0,
         maximum=10_000.0,
     )
@@ -97,6 +99,7 @@ class DecodeConfig(EngineServiceConfig):
             config,
             guest_sequences=config.max_sequences // 2 if self.guest_sequences < 0 else self.guest_sequences,
             max_step_ratio=self.max_step_ratio,
+            itl_target_ms=self.itl_target_ms,
             ngram_tokens=self.ngram_tokens,
             ngram_batch_tokens=self.draft_batch_tokens,
             ngram_scopes=self.ngram_scopes,

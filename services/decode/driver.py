@@ -198,7 +198,13 @@ def _reserve(engine: Engine, job: DecodeJob) -> Reservation | PenstockError:
     names = job.spec.block_hashes[: num_tokens // BLOCK_TOKENS]
     try:
         return engine.reserve(
-            job.key, num_tokens, names, share=job.share, spare_tokens=spare_tokens, stay_s=job.stay_s
+            job.key,
+            num_tokens,
+            names,
+            share=job.share,
+            spare_tokens=spare_tokens,
+            inter_token_us=job.inter_token_us,
+            stay_s=job.stay_s,
         )
     except PenstockError as error:
         return error
@@ -216,6 +222,7 @@ def _admit(engine: Engine, job: DecodeJob) -> AdmitResult | PenstockError:
             share=job.share,
             priority=job.priority,
             deadline_us=round(job.deadline.at_s * 1e6),
+            first_token_us=job.first_token_us,
             inter_token_us=job.inter_token_us,
             stay_s=job.stay_s,
             answer_scope=job.answer_scope,

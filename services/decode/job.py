@@ -44,6 +44,7 @@ class DecodeJob(Job):
     transfer_us: int = 0
     ready_s: float = 0.0
     queue_us: int = 0
+    first_token: Deadline | None = None  # of a prompt that is computed here; None: that of all
     inter_token_s: float | None = None
     thinking: Deadline | None = None  # when what its model thinks is closed
     last_token_s: float | None = None
@@ -74,6 +75,12 @@ class DecodeJob(Job):
     def thinks_too_long(self, clock: Clock) -> bool:
         """Whether its thinking has a deadline, and that has passed."""
         return self.thinking is not None and self.thinking.expired(clock)
+
+    @property
+    def first_token_us(self) -> float:
+        """Return when the first token of a prompt that is computed here is due, in microseconds of its
+        clock."""
+        return 1e6 * (self.first_token or self.deadline).at_s
 
     @property
     def inter_token_us(self) -> float:
@@ -144,9 +151,11 @@ def read_job(
     *,
     vocab_size: int,
     max_model_len: int,
+    first_token: Deadline | None = None,
     thinking: Deadline | None = None,
 ) -> DecodeJob:
-    """A checked job; `thinking`: when that is closed, on this process's clock. Raises ProtocolError,
+    """A checked job; `first_token` is the deadline of that, and `thinking` is when that is closed, on this
+    process's clock. Raises ProtocolError,
     InvalidRequest, or DeadlineExpired when it comes too late."""
     deadline = checked_deadline(envelope, deadline, "Reserve", "decode")
     spec = read_sequence(
@@ -184,6 +193,7 @@ def read_job(
         resumable=reserve.resumable,
         adapter_id=reserve.adapter,
         answer_scope=checked_answer_scope(reserve.answer_scope),
+        first_token=first_token,
         inter_token_s=reserve.inter_token_us / 1e6 if reserve.inter_token_us > 0 else None,
         thinking=thinking if spec.params.thinking is not None else None,
     )

@@ -136,6 +136,7 @@ class Engine(Branching):
             guest_sequences=config.guest_sequences,
             max_step_us=1000 * config.max_step_ms,
             max_step_ratio=config.max_step_ratio,
+            itl_target_us=1000 * config.itl_target_ms,
             ngram_tokens=config.ngram_tokens,
             ngram_batch_tokens=config.ngram_batch_tokens,
             ngram_scopes=config.ngram_scopes if config.ngram_tokens else 0,

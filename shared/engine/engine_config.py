@@ -26,6 +26,7 @@ _AT_LEAST_ZERO = (
     "kv_idle_s",
     "max_step_ms",
     "max_step_ratio",
+    "itl_target_ms",
     "offload_memory_mb",
     "offload_disk_mb",
     "weight_cache_mb",
@@ -50,7 +51,9 @@ class EngineConfig:
     kv_idle_s: seconds after which a cached prefix that nobody uses may give its memory back; 0: never.
     max_batch_tokens: rows of one step, which is also the longest prefill chunk. max_step_ms: the longest step
     that may be planned while rows decode, prefill chunks are cut to it; 0: no limit. max_step_ratio: how many
-    times as long as without a chunk it may be planned; 0: any.
+    times as long as without a chunk it may be planned, while no first token would be late by that; 0: any.
+    itl_target_ms: how long it may be for that where clients of these rows do not say; 0: no longer than
+    usual.
     offload_memory_mb: host memory for the KV of preempted sequences; offload_dir and offload_disk_mb: where
     and how much goes to disk when that is full. With 0 and 0 they are computed again.
     weight_cache_mb: how much packed weights may take on disk, to be mapped by every process that loads them
@@ -88,6 +91,7 @@ class EngineConfig:
     kv_idle_s: float = 0.0
     max_step_ms: float = 0.0
     max_step_ratio: float = 0.0
+    itl_target_ms: float = 0.0
     offload_memory_mb: int = 0
     offload_dir: str = ""
     offload_disk_mb: int = 0

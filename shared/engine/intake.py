@@ -59,6 +59,7 @@ class Intake:
         share: TenantShare = OPEN_SHARE,
         priority: int = NORMAL_PRIORITY,
         deadline_us: int | None = None,
+        first_token_us: float = math.inf,
         inter_token_us: float = math.inf,
         stay_s: float = 0.0,
         answer_scope: str = "",
@@ -73,7 +74,9 @@ class Intake:
         `on_layer` be given. `adapter` is the name of a loaded one, "" for the model alone. Names that the
         engine makes are `tenant`'s and the adapter's own. Who goes first is decided by what the tenant of
         `share` has had here, then by `priority` 0 (high) to 2 (low), then `deadline_us` of time.monotonic.
-        Prompts beside it leave steps so short that its tokens come within `inter_token_us` of each other.
+        Where its first token would come after `first_token_us` of that clock, steps are longer as far as
+        streams beside it can wait. Prompts beside it leave steps so short that its tokens come within
+        `inter_token_us` of each other.
         When it has gone its KV stays for `stay_s` in the prefix cache before that of others, below 0 after
         it. Its answer is kept to draft from for sequences of the same `answer_scope`, and theirs for it; "":
         of none. Raises Overloaded, InvalidRequest or DeadlineExpired (the prompt cannot be computed by then),
@@ -94,8 +97,8 @@ class Intake:
             sequence.hold_len = num_tokens + stop_after
             num_tokens = min(sequence.hold_len, sequence.end_len) - 1  # the last token drawn needs no KV
         sequence.on_layer = on_layer
-        sequence.share, sequence.stay_s, sequence.inter_token_us = share, stay_s, inter_token_us
-        sequence.answer_scope = answer_scope
+        sequence.share, sequence.stay_s, sequence.answer_scope = share, stay_s, answer_scope
+        sequence.due_us, sequence.inter_token_us = first_token_us, inter_token_us
         self._scheduler.check_room(key, priority, share)
         self._scheduler.check_time(sequence, deadline_us)
         self._allocation.allocate_blocks(sequence, num_tokens, sequence.max_reusable_blocks)
@@ -110,14 +113,15 @@ class Intake:
         *,
         share: TenantShare = OPEN_SHARE,
         spare_tokens: int = 0,
+        inter_token_us: float = math.inf,
         stay_s: float = 0.0,
     ) -> Reservation:
         """Blocks for the KV of `num_tokens` tokens that arrives from outside, for a sequence of `share`, and
-        for as many as `spare_tokens` that may come with them; `stay_s` as in `admit`. Raises Overloaded when
-        full."""
+        for as many as `spare_tokens` that may come with them; `inter_token_us` and `stay_s` as in `admit`.
+        Raises Overloaded when full."""
         sequence = self._input_processor.reservation(key, num_tokens, block_hashes)
         spare_tokens = min(spare_tokens, self._input_processor.max_model_len - 1 - num_tokens)
-        sequence.share, sequence.stay_s = share, stay_s
+        sequence.share, sequence.stay_s, sequence.inter_token_us = share, stay_s, inter_token_us
         self._scheduler.check_room(key, share=share)
         num_cached = self._allocation.reserve_blocks(sequence, num_tokens, spare_tokens)
         self._scheduler.hold_sequence(sequence)
@@ -235,7 +239,7 @@ class Intake:
         self._block_manager.rewind(sequence, common, num_kept, min(hold_len, sequence.end_len) - 1)
         sequence.tokens[base:] = token_ids
         sequence.hold_len = hold_len
-        sequence.prefilling = True
+        sequence.prefilling, sequence.due_us = True, math.inf
         self._sampler.forget(key)
         self._sampler.track(sequence)
         sequence.status = SequenceStatus.ACTIVE

@@ -66,6 +66,7 @@ class LiveSequence:
     priority: int = 1  # 0 high, 1 normal, 2 low
     deadline_us: int = 0  # on the scheduler's clock
     inter_token_us: float = math.inf  # how long its client waits from token to token
+    due_us: float = math.inf  # when its next token is wanted, the first or a further one; on that clock too
     waiting_since_us: int = 0  # when it was admitted, preempted, or last got rows of a prefill chunk
     times_preempted: int = 0
     rests: int = 0  # the last steps in a row in which it was decoding and had no row

@@ -56,7 +56,8 @@ class Reserve:
     thinking is closed, on the clock of `deadline_us` of the envelope; 0: never. `answer_scope`: a name of
     those among whom its KV is shared, for whose requests its answer is kept to draft from; "": nobody.
     `expected_tokens`: its answer is not expected to exceed them, as answers like it do not, so that more room
-    than that need not be kept; 0: nobody knows. One that does exceed them goes on.
+    than that need not be kept; 0: nobody knows. One that does exceed them goes on. `first_token_us`: the
+    deadline of the token that comes first from a prompt that is computed here, as in `Prefill`; 0: the same.
 
     Where another decode worker hands the request over, KV comes from that one, which `prefill` names then,
     in its life `predecessor_incarnation` (0: from a prefill worker): it has computed all but the last of
@@ -83,6 +84,7 @@ class Reserve:
     thinking_us: int = 0
     answer_scope: str = ""
     expected_tokens: int = 0
+    first_token_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

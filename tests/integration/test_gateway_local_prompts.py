@@ -93,6 +93,7 @@ async def test_a_short_prompt_of_an_idle_fleet_is_left_to_decode(nats_url: str) 
     assert unpack_ids(reserve.token_ids) == [ord(letter) for letter in SHORT]
     assert isinstance(opened, Open)
     assert (opened.prefill, opened.decode) == ("", "decode-0")
+    assert 0 < reserve.first_token_us <= envelope.deadline_us
     assert answer.end is not None
     assert answer.end.usage.cached_tokens == 3  # as decode said
     assert routes("local") == before + 1

@@ -42,6 +42,7 @@ def reserve_message(
     tells_prompt: bool = False,
     stay_ms: int = 0,
     expected_tokens: int = 0,
+    first_token: Deadline | None = None,
     thinking: Deadline | None = None,
 ) -> Reserve:
     """Return what asks a decode worker for room.
@@ -49,7 +50,8 @@ def reserve_message(
     `ids` are those whose KV comes from the worker `source`, or that are computed there itself for "";
     `hashes` those of their blocks. `incarnation`: the life of a decode worker that hands the request over.
     `tells_prompt`: the log-probabilities of the prompt are to come from there, if they are wanted. `stay_ms`,
-    `expected_tokens` and `answer_scope` as in `Reserve`; `thinking`: its `thinking_us`.
+    `expected_tokens` and `answer_scope` as in `Reserve`; `first_token` and `thinking`: its `first_token_us`
+    and `thinking_us`.
     """
     sampling = request.sampling
     return Reserve(
@@ -70,6 +72,7 @@ def reserve_message(
         predecessor_incarnation=incarnation,
         stay_ms=stay_ms,
         expected_tokens=expected_tokens,
+        first_token_us=NO_DEADLINE_US if first_token is None else first_token.to_steady_us(),
         thinking_us=NO_DEADLINE_US if thinking is None else thinking.to_steady_us(),
         answer_scope=answer_scope,
     )
@@ -117,6 +120,7 @@ def route_messages(
         tells_prompt=not (route.prefill or told.complete),
         stay_ms=stay_ms,
         expected_tokens=expected_tokens,
+        first_token=None if route.prefill else first_token,
         thinking=thinking,
     )
     opened = Open(

@@ -18,7 +18,7 @@ AGING_US = 2_000_000
 PATIENCE_US = 30_000_000
 """The deadline, after admission, of a sequence that brings none: it comes before everything later."""
 
-Precedence = tuple[float, float, int, int, int]
+Precedence = tuple[float, float, int, float, int]
 
 
 def check_priority(priority: int) -> None:
@@ -32,9 +32,10 @@ def class_at(sequence: LiveSequence, now_us: int) -> int:
 
 
 def precedence(sequence: LiveSequence, now_us: int, counters: ServiceCounters) -> Precedence:
-    """The least goes first."""
+    """The least goes first, among equals whose next token is due first."""
     standing = counters.standing(sequence.share.tenant)
-    return *standing, class_at(sequence, now_us), sequence.deadline_us, sequence.order
+    due_us = min(sequence.due_us, sequence.deadline_us)
+    return *standing, class_at(sequence, now_us), due_us, sequence.order
 
 
 def keeps_blocks(sequence: LiveSequence, counters: ServiceCounters) -> Precedence:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shared.engine.cost_model import NOTHING, CostModel, Features, span_features
+from shared.engine.cost_model import CostModel, Features, span_features
 from shared.engine.memory.allocation import RETRY_AFTER_MS
 from shared.engine.memory.block_manager import BlockManager
 from shared.engine.scheduling.draft_prices import DraftPrices
@@ -24,6 +24,7 @@ from shared.engine.scheduling.order import (
 )
 from shared.engine.scheduling.own_drafts import NO_DRAFTS, Drafts, OwnDrafts
 from shared.engine.scheduling.row_turns import RowTurns
+from shared.engine.scheduling.step_limits import StepLimits
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.engine.step_pacer import OwnRequests
 from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
@@ -34,15 +35,6 @@ from shared.seams.clock import SYSTEM_CLOCK
 
 PREDICTION_DOUBT = 2.0
 """A prompt is refused for want of time only when it is predicted to take so many times what is left."""
-MIN_CHUNK_TOKENS = 16
-"""A prompt gets at least this much of a step, however short steps shall be: it must come to an end."""
-COLD_CHUNK_TOKENS = 64
-"""The chunk beside decode rows while the cost model has seen too few steps to say more."""
-AWAITED_SHARE = 0.8
-"""The share of the time in which a client awaits its next token that a step with part of a prompt may take:
-the rest is for a step that takes longer than predicted, and for the way of the token."""
-
-
 MAX_SCORED_TOKENS = 128
 """The most tokens of prompts that are scored in one step: each is a row of logits, half a megabyte for a
 large vocabulary."""
@@ -136,8 +128,7 @@ def monotonic_us() -> int:
 class Scheduler:
     """Decode rows first, then drafts, then prefill chunks by precedence; see `order`.
 
-    `max_step_us`: the longest step that prefill chunks may make of one with decode rows, `max_step_ratio`:
-    how many times as long as without them; 0: no limit but what clients of these rows wait for a token.
+    `max_step_us`, `max_step_ratio` and `itl_target_us` as in `StepLimits`.
     `ngram_tokens`: the most that are drafted from a sequence's own text, `ngram_batch_tokens`: in a step,
     `ngram_scopes`: of how many scopes the latest answers are such text, too.
     `guest_sequences` may be held beyond `max_sequences`: no step decodes more than these, so that some rest.
@@ -154,6 +145,7 @@ class Scheduler:
         guest_sequences: int = 0,
         max_step_us: float = 0.0,
         max_step_ratio: float = 0.0,
+        itl_target_us: float = 0.0,
         ngram_tokens: int = 0,
         ngram_batch_tokens: int = 0,
         ngram_scopes: int = 0,
@@ -172,8 +164,9 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._most_held = max_sequences + guest_sequences
         self._row_turns = RowTurns(max_sequences)
-        self._max_step_us = max_step_us
-        self._max_step_ratio = max_step_ratio
+        self._step_limits = StepLimits(
+            cost, max_step_us=max_step_us, max_step_ratio=max_step_ratio, itl_target_us=itl_target_us
+        )
         self._now_us = now_us
 
     # --- who is here ---
@@ -214,6 +207,8 @@ class Scheduler:
         sequence.priority = priority
         sequence.deadline_us = now_us + PATIENCE_US if deadline_us is None else deadline_us
         sequence.waiting_since_us = now_us
+        if not sequence.prefilling:  # its last token has just come from elsewhere
+            self._await_token(sequence)
         self.lookups.forget(sequence.key)  # what was revised is another text
         self.offered.forget(sequence.key)
         if self.heads is not None:
@@ -268,6 +263,7 @@ class Scheduler:
         self._resume_preempted()
         active = [each for each in self._with_status(SequenceStatus.ACTIVE) if each.key not in waiting]
         resting = self._row_turns.resting([each for each in active if not each.prefilling])
+        rests = [each for each in active if each.key in resting] if resting else []
         if resting:
             active = [each for each in active if each.key not in resting]
         reused = self._reuse_prefixes(active)
@@ -285,8 +281,11 @@ class Scheduler:
         work, features = self._decode(decoding, budget // 2 if prefilling else budget, undrafted, prices)
         if prefilling:
             room = self._max_batch_tokens - features.tokens
-            chunk = self._chunk_tokens(prefilling, decoding, features, room)
             now_us = self._now_us()
+            waiting_streams = [*rests, *self._with_status(SequenceStatus.RESERVED)]
+            chunk = self._step_limits.chunk_tokens(
+                prefilling, decoding, waiting_streams, features, room, now_us
+            )
             for sequence, num_tokens in self._shares(prefilling, chunk, now_us):
                 work.append(Work.of(sequence, num_tokens, (), is_prefill=True))
                 features = features.plus(span_features(sequence.num_computed, num_tokens))
@@ -301,8 +300,15 @@ class Scheduler:
         sequence = work.sequence
         sequence.num_computed = work.start + num_tokens
         self._block_manager.commit(sequence)
+        if work.num_draws:
+            self._await_token(sequence)
         if work.is_prefill or not self.counters.alone:
             self._charge(work, num_tokens)
+
+    def _await_token(self, sequence: LiveSequence) -> None:
+        """Note when the token after the one that has just come is due."""
+        waits_us = sequence.inter_token_us
+        sequence.due_us = math.inf if waits_us == math.inf else self._now_us() + waits_us
 
     def _charge(self, work: Work, num_tokens: int) -> None:
         """A step has computed for a sequence. What it computes again, because it gave way, was charged
@@ -390,29 +396,6 @@ class Scheduler:
         for place, drafts in zip(left, own, strict=True):
             chosen[place] = drafts
         return chosen
-
-    def _chunk_tokens(
-        self,
-        prefilling: Sequence[LiveSequence],
-        decoding: Sequence[LiveSequence],
-        decode: Features,
-        room: int,
-    ) -> int:
-        """The prefill tokens of this step: what fits, and beside decode rows what keeps it short enough."""
-        awaited_us = AWAITED_SHARE * min((each.inter_token_us for each in decoding), default=math.inf)
-        is_limited = self._max_step_us or self._max_step_ratio or awaited_us < math.inf
-        if not is_limited or decode == NOTHING:
-            return room
-        chunk = COLD_CHUNK_TOKENS
-        if self._cost.ready:
-            start = max(sequence.num_computed for sequence in prefilling)
-            longest_us = min(awaited_us, self._longest_step_us(decode))
-            chunk = self._cost.max_prefill_tokens(longest_us, decode, start)
-        return min(room, max(chunk, MIN_CHUNK_TOKENS))
-
-    def _longest_step_us(self, decode: Features) -> float:
-        limits = (self._max_step_us, self._max_step_ratio * self._cost.predict_us(decode))
-        return min((limit for limit in limits if limit), default=math.inf)
 
     def _shares(
         self, prefilling: Sequence[LiveSequence], chunk: int, now_us: int

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from services.decode.ahead.draft_offers import Proposal
 from services.decode.driver import MAX_UNTAKEN_REPORTS, DecodeDriver, StepReport
 from services.decode.job import DecodeJob, read_job
 from shared.deadline import Deadline
-from shared.engine import SamplingParams, StepResult
+from shared.engine import AdmitResult, SamplingParams, StepResult
 from shared.engine import engine as engine_module
 from shared.engine.core_arbiter import CoreArbiter, WorkClass
 from shared.engine.native.library import library
@@ -84,6 +85,27 @@ async def test_a_job_joins_the_batch_with_its_priority_its_deadline_and_its_shar
     assert [sequences[one.key].deadline_us for one in jobs] == [
         round(one.deadline.at_s * 1e6) for one in jobs
     ]
+
+
+async def test_a_prompt_that_is_computed_here_is_due_by_the_deadline_of_its_first_token(
+    driver: DecodeDriver,
+) -> None:
+    local, silent = job("local", NORMAL, 30.0), job("silent", NORMAL, 30.0)
+    for one in (local, silent):
+        one.peer, one.first_tokens = "", ()
+    local.first_token = Deadline.after(2.0)
+    due_us = {}
+    admit = driver.engine.admit
+
+    def admitted(key: str, *args: Any, **named: Any) -> AdmitResult:
+        due_us[key] = named["first_token_us"]
+        return admit(key, *args, **named)
+
+    driver.engine.admit = admitted  # type: ignore[method-assign]
+    driver.admit([local, silent], [])
+    await driver.step_on()
+    await ended(driver)
+    assert due_us == {local.key: 1e6 * local.first_token.at_s, silent.key: 1e6 * silent.deadline.at_s}
 
 
 async def test_a_step_follows_the_last_one_while_the_event_loop_stands_still(driver: DecodeDriver) -> None:

@@ -28,6 +28,7 @@ from tests.support.engine import make_engine, save_random_model
         ({"kv_memory_mb": -1}, "0 or more"),
         ({"max_step_ms": -0.5}, "0 or more"),
         ({"max_step_ratio": -0.5}, "0 or more"),
+        ({"itl_target_ms": -0.5}, "0 or more"),
         ({"max_step_ms": math.inf}, "0 or more"),
         ({"max_step_ms": math.nan}, "0 or more"),
         ({"offload_memory_mb": -1}, "0 or more"),

@@ -124,6 +124,24 @@ def test_of_equally_long_prompts_the_earliest_deadline_goes_first() -> None:
     assert shares([late, urgent], 512, order=order) == {"b": 256}
 
 
+def test_a_first_token_that_is_due_counts_before_the_deadline_of_all() -> None:
+    late, early = waiting("a", 100), waiting("b", 100, due_us=5.0)
+    assert shares([late, early], 100) == {"b": 100}
+
+
+def test_a_long_prompt_ends_although_short_ones_that_are_due_earlier_keep_coming() -> None:
+    order, long = PromptOrder(CostModel(512), ServiceCounters()), waiting("z", 2000, due_us=60e6)
+    now_us = came = 0
+    while long.num_uncomputed:
+        short = waiting("a", 90, order=came, waiting_since_us=now_us, due_us=now_us + 500_000)
+        for sequence, tokens in order.share_chunk([short, long], 100, now_us):
+            sequence.num_computed += tokens
+            sequence.waiting_since_us = now_us
+        now_us += 20_000
+        came += 1
+        assert now_us < 60e6
+
+
 def test_a_long_prompt_gets_as_much_as_the_short_ones_that_come_after_it() -> None:
     """However many of them come: each goes first until it had as much as the long one."""
     order, long = order_at(step_us=4000, token_us=400), waiting("a", 8000)

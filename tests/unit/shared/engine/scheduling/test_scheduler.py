@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,8 @@ import pytest
 from shared.engine import Engine, EngineConfig, SamplingParams
 from shared.engine.cost_model import Features
 from shared.engine.scheduling.order import AGING_US, LOWEST_PRIORITY, PATIENCE_US
-from shared.engine.scheduling.scheduler import (
-    AWAITED_SHARE,
-    COLD_CHUNK_TOKENS,
-    MIN_CHUNK_TOKENS,
-    monotonic_us,
-)
+from shared.engine.scheduling.scheduler import monotonic_us
+from shared.engine.scheduling.step_limits import AWAITED_SHARE, COLD_CHUNK_TOKENS, MIN_CHUNK_TOKENS
 from shared.errors import DeadlineExpired, InvalidRequest
 from tests.support.block_hashes import hashes_of
 from tests.support.engine import GREEDY, admit, drive, make_engine, undisturbed
@@ -98,6 +95,7 @@ def test_beside_clients_that_await_tokens_prompts_are_cut_to_what_the_most_impat
     model_dir: Path,
 ) -> None:
     engine = knowing(make_engine(model_dir, max_step_ratio=9.0), step_us=1000, token_us=100)
+    engine._scheduler._now_us = lambda: 0
     for key, inter_token_us in (("patient", 50_000), ("impatient", 5000)):
         engine.admit(key, [3, 4], 2, GREEDY, inter_token_us=inter_token_us)
         engine.step()
@@ -106,6 +104,35 @@ def test_beside_clients_that_await_tokens_prompts_are_cut_to_what_the_most_impat
     assert result.num_decode == 2
     left_us = AWAITED_SHARE * 5000 - 1000
     assert result.num_prefill_tokens == pytest.approx(left_us / 100 - 2, abs=1)
+
+
+def test_a_token_is_due_so_long_after_the_last_one_and_the_first_when_it_was_asked_for(
+    model_dir: Path,
+) -> None:
+    engine, due_us = make_engine(model_dir, max_batch_tokens=16), []
+    engine.admit("a", [5] * 20, 20, GREEDY, first_token_us=7000, inter_token_us=50)
+    engine.admit("b", [6] * 4, 4, GREEDY)
+    for now_us in (200, 300, 400):
+        engine._scheduler._now_us = lambda now_us=now_us: now_us  # type: ignore[misc]
+        engine.step()
+        due_us.append(engine._scheduler.sequences["a"].due_us)
+    assert due_us == [7000, 350, 450]
+    assert engine._scheduler.sequences["b"].due_us == math.inf
+
+
+def test_a_prompt_that_would_be_late_makes_steps_longer_and_changes_no_token(model_dir: Path) -> None:
+    late, chunks = [5] * 150, {}
+    for due_us in (1e9, 1.0):
+        engine = knowing(
+            make_engine(model_dir, max_step_ratio=1.5, itl_target_ms=10.0), step_us=1000, token_us=100
+        )
+        engine._scheduler._now_us = lambda: 0
+        with_a_decoding_sequence(engine)
+        engine.admit("late", late, len(late), GREEDY, first_token_us=due_us)
+        chunks[due_us] = engine.step().num_prefill_tokens
+        drawn = drive(engine, {"live": engine.tokens_since("live", 0), "late": list(late)})
+        assert drawn["late"] == undisturbed(model_dir, late)
+    assert chunks == {1e9: MIN_CHUNK_TOKENS, 1.0: pytest.approx(AWAITED_SHARE * 100 - 11, abs=1)}
 
 
 def test_a_low_prompt_that_is_served_climbs_no_further(model_dir: Path) -> None:
