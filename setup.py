@@ -6,16 +6,21 @@ or for another kind of CPU, the install goes on, and the engine runs on torch al
 
 import copy
 import os
+import sysconfig
 from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNELS = "shared/engine/native"
+# By the platform that is built for, which a cross compiler's _PYTHON_HOST_PLATFORM says.
 INSTRUCTIONS = {
-    "_kernels": ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi"),
-    "_kernels_avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
-    "_kernels_avx2": ("-march=x86-64-v3",),
+    "linux-x86_64": {
+        "_kernels": ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi"),
+        "_kernels_avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
+        "_kernels_avx2": ("-march=x86-64-v3",),
+    },
+    "linux-aarch64": {"_kernels_neon": ("-march=armv8.2-a+dotprod",)},
 }
 # By the name of its namespace no object of one set links with those of another.
 NAMESPACE = "-Dpenstock=penstock{}"
@@ -32,8 +37,9 @@ class BuildApart(build_ext):
         super(BuildApart, apart).build_extension(ext)
 
 
-setup(
-    ext_modules=[
+def extensions(platform):
+    """Return the builds of the kernels for a platform: none but for those that they are written for."""
+    return [
         Extension(
             f"{KERNELS}/{name}".replace("/", "."),
             sorted(glob(f"{KERNELS}/*.cpp")),
@@ -46,8 +52,14 @@ setup(
             language="c++",
             optional=True,
         )
-        for name, flags in INSTRUCTIONS.items()
-    ],
-    cmdclass={"build_ext": BuildApart},
-    options={"build_ext": {"parallel": len(INSTRUCTIONS)}},
-)
+        for name, flags in INSTRUCTIONS.get(platform, {}).items()
+    ]
+
+
+if __name__ == "__main__":
+    builds = extensions(sysconfig.get_platform())
+    setup(
+        ext_modules=builds,
+        cmdclass={"build_ext": BuildApart},
+        options={"build_ext": {"parallel": len(builds)}} if builds else {},
+    )

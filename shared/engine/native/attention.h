@@ -96,7 +96,7 @@ class Attention {
     const int seen = window > 0 ? std::max(0, position - window + 1) : 0;
     const int first_key = std::max(seen / TILE_KEYS * TILE_KEYS, item.first_partition * PARTITION_KEYS);
     for (int r = 0; r < rows; ++r) last_keys_.data()[r] = position + r / group;
-    matrix_unit::HeadTiles tiles;
+    [[maybe_unused]] matrix_unit::HeadTiles tiles;
     begin(rows * item.num_heads);
     bool joined = false;
     if (first_key < end) locate(span, pool, layer, first_key, end, next_);

@@ -12,6 +12,7 @@
 
 namespace penstock::matrix_unit {
 
+#ifdef __x86_64__
 // This thread's tiles for up to 16 rows of queries.
 class HeadTiles {
  public:
@@ -43,6 +44,9 @@ class HeadTiles {
   int rows_ = 0;
   bool stored_ = false;
 };
+#else
+class HeadTiles {};
+#endif
 
 #ifdef __AVX512F__  // which every CPU with a matrix unit has
 // Scores of rows of queries [.., depth] and panels of 32 keys [depth / 2][32][2], of which `count` are keys.

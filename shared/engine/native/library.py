@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import platform
 import sysconfig
 import weakref
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from typing import Literal
 from shared.engine.native.cpu_features import (
     HALVES_FEATURES,
     KERNEL_FEATURES,
+    LEAST_FEATURES,
     MATRIX_UNIT_FEATURES,
+    NEON_FEATURES,
     usable_features,
 )
 from shared.errors import InternalError
@@ -23,9 +26,17 @@ BUILDS = {
     "_kernels": KERNEL_FEATURES,
     "_kernels_avxvnni": (*HALVES_FEATURES, "avx_vnni"),
     "_kernels_avx2": HALVES_FEATURES,
+    "_kernels_neon": NEON_FEATURES,
 }
-"""The libraries that are made of the same sources, the fastest first, and the features that each needs."""
-NativeName = Literal["native", "native+amx", "native+avxvnni", "native+avx2"]
+"""The libraries that are made of the same sources, the fastest first, and the features that each needs: those
+of x86-64, and that of arm64."""
+NativeName = Literal["native", "native+amx", "native+avxvnni", "native+avx2", "native+neon"]
+_NAMES: dict[str, NativeName] = {
+    "_kernels": "native",
+    "_kernels_avxvnni": "native+avxvnni",
+    "_kernels_avx2": "native+avx2",
+    "_kernels_neon": "native+neon",
+}
 
 Pointer = ctypes.c_void_p
 KvWritten = ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -254,9 +265,7 @@ def native_name() -> NativeName:
     if has_matrix_unit():
         return "native+amx"
     path = library_path()
-    if path == path_of("_kernels_avxvnni"):
-        return "native+avxvnni"
-    return "native+avx2" if path == path_of("_kernels_avx2") else "native"
+    return next((name for build, name in _NAMES.items() if path == path_of(build)), "native")
 
 
 def has_matrix_unit() -> bool:
@@ -270,7 +279,10 @@ def why_no_library() -> str:
     """Return what keeps the kernels from running here, as a part of a sentence; empty where nothing does."""
     if library_path() is not None:
         return ""
-    missing = [name for name in HALVES_FEATURES if name not in usable_features()]
+    least = LEAST_FEATURES.get(platform.machine())
+    if least is None:
+        return f"the kernels are for {' and '.join(LEAST_FEATURES)}, and this machine is {platform.machine()}"
+    missing = [name for name in least if name not in usable_features()]
     if missing and not usable_features().issuperset(KERNEL_FEATURES):
         return f"this CPU lacks {', '.join(missing)}"
     return "the kernels were not built: a C++ compiler was missing"
@@ -278,11 +290,13 @@ def why_no_library() -> str:
 
 def library_path() -> Path | None:
     """Return the fastest build that is there and that this CPU can run."""
-    for name, features in BUILDS.items():
-        path = path_of(name)
-        if usable_features().issuperset(features) and path.is_file():
-            return path
-    return None
+    paths = map(path_of, runnable_builds(usable_features()))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def runnable_builds(features: frozenset[str]) -> list[str]:
+    """Return those that a CPU with these features can run, the fastest first."""
+    return [build for build, needed in BUILDS.items() if features.issuperset(needed)]
 
 
 def path_of(build: str) -> Path:

@@ -325,8 +325,8 @@ void Linear::add_bias(int panel, int num, float* tile) const {
     }
 }
 
-void Linear::multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
-                            const StoredCodes& codes, float* tile) const {
+void Linear::multiply_codes([[maybe_unused]] matrix_unit::Tiles* unit, const Rows& rows, int first, int num,
+                            int panel, const StoredCodes& codes, float* tile) const {
   const bool with_minima = minima_.data() != nullptr;
   const long place = static_cast<long>(panel) * rows.groups * PANEL;
   const long group = static_cast<long>(first) * rows.groups;
@@ -349,8 +349,10 @@ void Linear::multiply_codes(matrix_unit::Tiles* unit, const Rows& rows, int firs
   }
 #endif
   const auto run = [&]<Kind KIND, bool MINIMA>() {
+#ifdef __x86_64__
     if (unit != nullptr)
       return matrix_unit::multiply_quantized<KIND, MINIMA>(*unit, input, weights, group_, num, tile);
+#endif
     with_rows(num, [&]<int R>() {
       if constexpr (KIND == Kind::INT8) {
         if (codes.storage == Storage::SIX_BITS)

@@ -16,8 +16,6 @@
 #include "tile.h"
 #include "vectors.h"
 
-#define MATRIX_UNIT __attribute__((target("amx-tile,amx-bf16,amx-int8")))
-
 namespace penstock::matrix_unit {
 
 constexpr int UNIT_ROWS = 16;
@@ -37,6 +35,9 @@ inline std::atomic<bool>& enabled() {
   static std::atomic<bool> flag{false};
   return flag;
 }
+
+#ifdef __x86_64__
+#define MATRIX_UNIT __attribute__((target("amx-tile,amx-bf16,amx-int8")))
 
 // Whether the kernel lets this process use the unit, which costs each thread that does 8 kB where it is
 // saved.
@@ -158,5 +159,18 @@ MATRIX_UNIT inline void multiply(Tiles& tiles, const bf16* rows, long stride, co
   _tile_stored(2, tile + UNIT_ROWS * PANEL, OUT_BYTES);
   _tile_stored(3, tile + UNIT_ROWS * PANEL + LANES, OUT_BYTES);
 }
+#else
+// No CPU of another kind has one: it is never enabled, and nothing of this is called.
+inline bool permitted() {
+  return false;
+}
+
+class Tiles {};
+
+template <bool PANEL_STAYS, class Between>
+void multiply(Tiles&, const bf16*, long, const bf16*, int, int, float*, Between&&) {
+  __builtin_unreachable();
+}
+#endif
 
 }  // namespace penstock::matrix_unit

@@ -3,6 +3,7 @@
 
 #include "quantized_tile.h"
 
+#ifdef __x86_64__
 namespace penstock::matrix_unit {
 
 // The columns of an instruction: the most that divide a group, of which all are multiples of 16.
@@ -92,3 +93,4 @@ MATRIX_UNIT void multiply_quantized(Tiles& tiles, const QuantizedRows& rows, Qua
 }
 
 }  // namespace penstock::matrix_unit
+#endif

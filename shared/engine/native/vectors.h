@@ -1,8 +1,11 @@
 // The vectors that everything here is written in: Intel's names for AVX-512. Where the compiler may not use
-// it each vector is two of AVX2 (two_halves.h), with the same lanes and the same bits.
+// it each vector is two of AVX2 (two_halves.h), or on arm64 four of NEON (four_quarters.h), with the same
+// lanes and the same bits.
 #pragma once
 
+#ifdef __x86_64__
 #include <immintrin.h>
+#endif
 
 #include <cstdint>
 
@@ -46,6 +49,8 @@ inline void zip(__m512i even, __m512i odd, __m512i& low, __m512i& high) {
 }
 
 }  // namespace penstock
-#else
+#elif defined(__x86_64__)
 #include "two_halves.h"
+#else
+#include "four_quarters.h"
 #endif

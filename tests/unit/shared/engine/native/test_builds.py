@@ -32,7 +32,11 @@ from tests.support.served_shapes import SERVED
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 8, 9, 13, 65)
 WIDTHS = (30, 576, 1000, 4097)
-NAMES: dict[str, NativeName] = {"_kernels_avxvnni": "native+avxvnni", "_kernels_avx2": "native+avx2"}
+NAMES: dict[str, NativeName] = {
+    "_kernels_avxvnni": "native+avxvnni",
+    "_kernels_avx2": "native+avx2",
+    "_kernels_neon": "native+neon",
+}
 VOCAB = 512
 SMALLEST = "SmolLM2-135M"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +14,60 @@ from services.decode.config import DecodeConfig
 from shared.engine import EngineConfig, load_model_config
 from shared.engine.backends import backend_name, why_not_native
 from shared.engine.core_arbiter import WorkClass
+from shared.engine.native import cpu_features
 from shared.engine.native import library as native_library
-from shared.engine.native.cpu_features import KERNEL_FEATURES, VARIABLE, usable_features
-from shared.engine.native.library import library, why_no_library
+from shared.engine.native.cpu_features import (
+    KERNEL_FEATURES,
+    LEAST_FEATURES,
+    VARIABLE,
+    arm64_features,
+    usable_features,
+)
+from shared.engine.native.library import library, runnable_builds, why_no_library
 from shared.errors import InvalidRequest
 from shared.retrieval.encoders.text_encoder import _computes_bf16
 from shared.worker.engine_builder import build_engine
 from tests.support.engine import make_engine, save_random_model, save_shape
 from tests.support.engine_families import SHAPES
+
+ARMV8_0 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
+NEOVERSE_N1 = (
+    "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs"
+)
+APPLE_M1 = (
+    "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm jscvt fcma lrcpc dcpop "
+    "sha3 asimddp sha512 asimdfhm dit uscat ilrcpc flagm sb paca pacg dcpodp flagm2 frint"
+)
+ARM64 = {
+    "Graviton2": NEOVERSE_N1,
+    "Graviton3": (
+        "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm jscvt fcma lrcpc "
+        "dcpop sha3 sm3 sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs paca pacg dcpodp svei8mm "
+        "svebf16 i8mm bf16 dgh rng"
+    ),
+    "Ampere Altra": NEOVERSE_N1,
+    "Apple M1 under Docker": APPLE_M1,
+    "Apple M2 under Docker": f"{APPLE_M1} i8mm bf16 bti ecv",
+}
+"""The features that Linux names of CPUs that have dot products."""
+
+
+def cpuinfo(*cores: str) -> str:
+    """/proc/cpuinfo of an arm64 machine whose cores have these features."""
+    return "\n".join(
+        f"processor\t: {number}\nBogoMIPS\t: 243.75\nFeatures\t: {features}\nCPU implementer\t: 0x41\n"
+        f"CPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n"
+        for number, features in enumerate(cores)
+    )
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where this machine, which is one of arm64, says what its cores have."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(cpu_features, "CPUINFO", tmp_path / "cpuinfo")
+    return tmp_path / "cpuinfo"
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +76,32 @@ def not_remembered() -> Iterator[None]:
     library.cache_clear()
     yield
     library.cache_clear()
+
+
+@pytest.mark.parametrize("cpu", ARM64)
+def test_an_arm64_cpu_with_dot_products_runs_the_kernels_of_neon(cpu: str, cores: Path) -> None:
+    cores.write_text(cpuinfo(*[ARM64[cpu]] * 4))
+    assert runnable_builds(usable_features()) == ["_kernels_neon"]
+
+
+def test_an_arm64_cpu_without_dot_products_is_told_what_it_lacks(cores: Path) -> None:
+    cores.write_text(cpuinfo(*[ARMV8_0] * 4))
+    assert library() is None
+    assert why_no_library() == "this CPU lacks atomics, asimddp"
+
+
+def test_what_one_kind_of_cores_lacks_no_thread_may_use() -> None:
+    assert arm64_features(cpuinfo(NEOVERSE_N1, ARMV8_0)) == {"asimd"}
+
+
+def test_what_says_nothing_of_features_has_none() -> None:
+    assert arm64_features("processor\t: 0\nflags\t\t: fpu vme\n") == frozenset()
+
+
+def test_a_machine_that_the_kernels_were_not_written_for_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "none")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert why_no_library() == "the kernels are for x86_64 and aarch64, and this machine is riscv64"
 
 
 def test_all_that_the_cpu_has_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +117,7 @@ def test_without_one_of_them_torch_computes_and_says_why(
     monkeypatch.setenv(VARIABLE, listed)
     engine = make_engine(save_random_model(tmp_path))
     assert library() is None
-    assert why_no_library().startswith("this CPU lacks avx2")
+    assert why_no_library().startswith(f"this CPU lacks {LEAST_FEATURES[platform.machine()][0]}")
     assert engine.backend == "torch"
     assert why_not_native(engine.config, engine.model_config) == why_no_library()
     assert not _computes_bf16()
@@ -54,7 +127,8 @@ def test_without_a_compiler_at_the_installation_torch_computes_and_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(native_library, "HALVES_FEATURES", ())  # as a CPU has it that could run them
+    # As on a CPU that could run them.
+    monkeypatch.setattr(native_library, "LEAST_FEATURES", {platform.machine(): ()})
     monkeypatch.setattr(native_library, "BUILDS", {"_never_built": ()})
     assert library() is None
     config, model = EngineConfig(str(tmp_path)), load_model_config(save_random_model(tmp_path))
