@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -32,7 +31,7 @@ from services.gateway.session.shared_work import SharedWork
 from services.gateway.session.successor import SuccessorSearch
 from services.gateway.session.text_intake import TextIntake
 from shared.deadline import SYSTEM_CLOCK, Deadline
-from shared.errors import DeadlineExpired, PenstockError, Unavailable
+from shared.errors import DeadlineExpired, InternalError, PenstockError, Unavailable
 from shared.sampling.parameters import NO_LOGPROBS
 
 log = structlog.get_logger()
@@ -44,7 +43,7 @@ again in what is left then, so that a failure that comes so late is the deadline
 
 class RequestWalk:
     """`request` is what the present model makes of it; `cached`, `citing`, `warmer` and `successors` are this
-    model's, too. `on_fault` is told of what cannot be taken in of another request's answer."""
+    model's, too."""
 
     def __init__(
         self,
@@ -56,7 +55,6 @@ class RequestWalk:
         interruption: Interruption,
         work: SharedWork,
         intake: TextIntake,
-        on_fault: Callable[[Exception], None],
     ) -> None:
         self.holders = RouteHolders(scope)
         self.agent_turn = AgentTurn(scope)
@@ -67,7 +65,6 @@ class RequestWalk:
         self._interruption = interruption
         self._work = work
         self._intake = intake
-        self._on_fault = on_fault
         self._poison_requests = scope.context.poison_requests
         self._budget = scope.budget
         self._state = scope.state
@@ -98,6 +95,11 @@ class RequestWalk:
                 if self._escalated is None:
                     return finish
                 self._leave_model(self._escalated, UNSURE)
+
+    def on_fault(self, error: Exception) -> None:
+        """End the request: what came for it cannot be taken in, by a bug here or at a worker."""
+        log.error("intake_failed", request_id=self._scope.request_id, exc_info=error)
+        self._interruption.interrupt(gateway_failed(error))
 
     async def _walk_model(self) -> str:
         """Walk the request by the model that it is for now."""
@@ -152,7 +154,7 @@ class RequestWalk:
 
     async def _follow_others(self, admitted: AdmittedRequest) -> PreparedPrompt | None:
         """Have the answer of a request that is the same and runs, or what is left to be computed here."""
-        following = Following(self._scope, self._intake, self.citing, admitted.request, self._on_fault)
+        following = Following(self._scope, self._intake, self.citing, admitted.request, self.on_fault)
         try:
             await following.follow_others(admitted.model, self._running, self._work)
         finally:
@@ -236,3 +238,7 @@ class RequestWalk:
     @property
     def _deadline(self) -> Deadline:
         return self._watch.deadline
+
+
+def gateway_failed(error: BaseException) -> InternalError:
+    return InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway")

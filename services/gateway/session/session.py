@@ -28,7 +28,7 @@ from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity
 from services.gateway.scope.outcome import Outcome
 from services.gateway.session.interruption import Interruption
-from services.gateway.session.request_walk import LATE_S, RequestWalk
+from services.gateway.session.request_walk import LATE_S, RequestWalk, gateway_failed
 from services.gateway.session.route_watch import RouteWatch
 from services.gateway.session.running_computations import RunningComputations
 from services.gateway.session.shared_work import SharedWork
@@ -38,7 +38,6 @@ from shared.errors import (
     Cancelled,
     EngineFault,
     GatewayStopping,
-    InternalError,
     PenstockError,
     StaleEpoch,
     StreamTakenOver,
@@ -98,7 +97,6 @@ class Session:
             self._interruption,
             self._work,
             self.intake,
-            self.on_fault,
         )
         marker = context.useful_marker
         self.usefulness = None if marker is None else AnswerUsefulness(marker, scope.timeline, scope.response)
@@ -174,9 +172,8 @@ class Session:
         self._interruption.interrupt(poison_request_error(hop))
 
     def on_fault(self, error: Exception) -> None:
-        """End the request: what came for it cannot be taken in, by a bug here or at a worker."""
-        log.error("intake_failed", request_id=self.request_id, exc_info=error)
-        self._interruption.interrupt(_gateway_failed(error))
+        """End the request: what came for it cannot be taken in."""
+        self._walk.on_fault(error)
 
     def cancel_request(self, why: str) -> None:
         """Stop: the client is gone, or the gateway shuts down. A client whose time is up has expired. What
@@ -256,7 +253,7 @@ class Session:
         if isinstance(error, PenstockError):
             return Outcome.of(self.request.tool_use.blame(error))
         log.error("session_failed", request_id=self.request_id, exc_info=error)
-        return Outcome.of(_gateway_failed(error))
+        return Outcome.of(gateway_failed(error))
 
     # ---- the end -----------------------------------------------------------------------------------
 
@@ -330,7 +327,3 @@ class Session:
             end.finish_reason = pb.FINISH_REASON_TOOL_CALLS
         end.citations.extend(map(citation_event, self._walk.citing.sentences))
         return end
-
-
-def _gateway_failed(error: BaseException) -> InternalError:
-    return InternalError(f"the gateway failed: {type(error).__name__}", hop="gateway")
