@@ -13,7 +13,7 @@ LOOK_AFTER_S = 10.0
 
 
 class IdleLooks:
-    """At most one look is planned, and none where nothing can become idle: a worker that has given all back
+    """Plan one look at a time, and none where nothing can become idle: a worker that has given all back
     sleeps on. `wake` is called on the event loop."""
 
     def __init__(self, wake: Callable[[], None], clock: Clock) -> None:

@@ -43,7 +43,7 @@ class MirroredKvPool(KvPool):
         )
 
     def pages(self) -> None:
-        """None: blocks lie in memory of the device, and are not given up for that of their mirror."""
+        """Return None: blocks lie in memory of the device, and are not given up for that of their mirror."""
 
     def take_in(self, blocks: Sequence[int]) -> None:
         """Bring the mirror's content of `blocks` to the device."""

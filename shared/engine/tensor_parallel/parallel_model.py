@@ -61,7 +61,7 @@ class ParallelKvPool(KvPool):
         raise InvalidRequest(NO_TRANSFER)
 
     def pages(self) -> None:
-        """None: blocks lie in other processes as well."""
+        """Return None: blocks lie in other processes as well."""
 
     def copy_block(self, source: int, target: int) -> None:
         super().copy_block(source, target)
