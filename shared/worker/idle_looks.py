@@ -9,12 +9,13 @@ from collections.abc import Callable
 from shared.deadline import Clock
 
 LOOK_AFTER_S = 10.0
-"""Memory that may become idle is looked at so long after it was used first."""
+"""Memory that may become idle is looked at so long after it was used first. A worker that was busy when a
+look was due is woken again after as long."""
 
 
 class IdleLooks:
     """Plan one look at a time, and none where nothing can become idle: a worker that has given all back
-    sleeps on. `wake` is called on the event loop."""
+    sleeps on. `wake` is called on the event loop, and again where the worker had other things to do then."""
 
     def __init__(self, wake: Callable[[], None], clock: Clock) -> None:
         self._wake = wake
@@ -36,7 +37,7 @@ class IdleLooks:
         self.cancel()
         if seconds < math.inf:
             self._at_s = self._clock.monotonic_s() + seconds
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+            self._wake_in(seconds)
 
     def cancel(self) -> None:
         """Plan no look."""
@@ -44,3 +45,10 @@ class IdleLooks:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _wake_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._wake_in(LOOK_AFTER_S)
+        self._wake()

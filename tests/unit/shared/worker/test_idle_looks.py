@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 
+import pytest
+
+from shared.worker import idle_looks
 from shared.worker.idle_looks import LOOK_AFTER_S, IdleLooks
 from tests.support.clock import FakeClock
 
@@ -44,3 +47,23 @@ async def test_the_worker_is_woken_for_the_look_and_not_for_one_that_was_given_u
     async with asyncio.timeout(60):
         await woken.wait()
     assert (looks.due, given_up) == (True, [])
+
+
+async def test_a_worker_that_was_busy_when_a_look_was_due_is_woken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(idle_looks, "LOOK_AFTER_S", 0.0)
+    woken, often = 0, asyncio.Event()
+
+    def wake() -> None:
+        nonlocal woken
+        woken += 1
+        if woken == 3:
+            often.set()
+
+    looks = IdleLooks(wake, FakeClock())
+    looks.look_in(0.0)
+    async with asyncio.timeout(60):
+        await often.wait()
+    looks.cancel()
+    assert woken == 3
