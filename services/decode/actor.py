@@ -25,6 +25,7 @@ from shared import messages
 from shared.bus import Delivery
 from shared.engine import BLOCK_TOKENS, Engine
 from shared.engine.sampling.grammar_verdicts import Verdict
+from shared.engine.scheduling.step_limits import AWAITED_SHARE
 from shared.errors import DeadlineExpired, PenstockError, StaleEpoch, StreamLost, StreamTakenOver
 from shared.kv.both_sides import BothSides, MakeReceiver
 from shared.messages import DecodeReport, Held
@@ -140,7 +141,20 @@ class DecodeActor(WorkerActor[DecodeJob]):
             self._default_sampling,
             guests=self._driver.engine.config.guest_sequences,
             tenants=self._book.tenants,
+            longest_step_us=self._longest_step_us,
         )
+
+    @property
+    def _longest_step_us(self) -> int:
+        """Return how long steps may be for the streams here, so that prompts have their first tokens in time;
+        0 where there are none."""
+        plain_us = self._pace.plain_step_us
+        if not plain_us:
+            return 0
+        config: DecodeConfig = self._service.config
+        spare_us = 1e6 * AWAITED_SHARE * self._book.shortest_wait_s(config.itl_target_ms / 1000)
+        longest_us = max(config.max_step_ratio * plain_us, spare_us)
+        return round(min(longest_us, 1000 * config.max_step_ms or longest_us))
 
     def held(self) -> Iterable[Held]:
         yield from self._book.held()

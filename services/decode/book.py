@@ -113,6 +113,11 @@ class DecodeBook(JobBook[DecodeJob]):
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
+    def shortest_wait_s(self, silent_s: float) -> float:
+        """Return how long those that are here wait from token to token, at least: `silent_s` who has not said
+        it, which is how long anybody waits where nobody is here."""
+        return min((job.inter_token_s or silent_s for job in self.jobs.values()), default=silent_s)
+
     def remove(self, key: str) -> DecodeJob | None:
         """The job holds nothing any more."""
         job = self._let_go(key)

@@ -131,6 +131,7 @@ class PrefillActor(WorkerActor[PrefillJob]):
             queued=len(self._book.queue),
             queued_tokens=self._book.uncomputed_tokens,
             tenant_queues=self._book.tenant_queues,
+            due_tokens=self._book.due_tokens,
         )
 
     def fetch_report(self) -> FetchReport:

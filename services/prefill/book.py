@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from services.prefill.config import PrefillConfig
+from services.prefill.due_tokens import due_tokens
 from services.prefill.job import PrefillJob, deadline_passed
 from services.prefill.queue import DeadlineQueue
+from shared.engine.scheduling.order import NORMAL_PRIORITY
 from shared.errors import PenstockError
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import TenantShare
@@ -29,6 +31,7 @@ class PrefillBook(JobBook[PrefillJob]):
 
     def __init__(self, config: PrefillConfig, is_alive: IsAlive) -> None:
         super().__init__("prefill", is_alive)
+        self._chunk_tokens = config.max_batch_tokens
         self._counters = ServiceCounters()
         self.queue = DeadlineQueue(
             max_entries=config.max_queued, max_tokens=config.max_queued_tokens, counters=self._counters
@@ -123,6 +126,24 @@ class PrefillBook(JobBook[PrefillJob]):
             job.remaining_tokens - job.coming_tokens
             for job in self.jobs.values()
             if job.phase in (JobPhase.QUEUED, JobPhase.COMPUTING)
+        )
+
+    @property
+    def due_tokens(self) -> tuple[int, ...]:
+        """Return how many of them come before a prompt of a normal class, by when that is due: see
+        `WorkerReport`. None where tenants go by what they have had."""
+        ahead = [job for job in self.jobs.values() if job.phase in (JobPhase.QUEUED, JobPhase.COMPUTING)]
+        if not ahead or len({job.share.tenant for job in ahead}) > 1:
+            return ()
+        return due_tokens(
+            (
+                (
+                    job.first_token.remaining_s() if job.priority >= NORMAL_PRIORITY else 0.0,
+                    job.remaining_tokens - job.coming_tokens,
+                )
+                for job in ahead
+            ),
+            min(self.computing_tokens, self._chunk_tokens),
         )
 
     @property

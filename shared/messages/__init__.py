@@ -66,6 +66,7 @@ from shared.messages.flags import (
     FlagTrafficRow,
 )
 from shared.messages.fleet import (
+    DUE_EDGES_S,
     MAX_DRAIN_S,
     MAX_REPORTED_TENANTS,
     NO_FETCHES,
@@ -306,6 +307,7 @@ __all__ = [
     "ALL_EMITTED",
     "ASKS_THAT_DECIDE",
     "CACHE_DIGEST_BYTES",
+    "DUE_EDGES_S",
     "DUPLICATES",
     "JSON",
     "LONG_STEPS",

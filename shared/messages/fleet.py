@@ -13,6 +13,8 @@ MAX_DRAIN_S = 3600
 """The longest time that an instance is asked to give what it has, as it drains."""
 MAX_REPORTED_TENANTS = 16
 """The most tenants whose parts of a queue a heartbeat tells."""
+DUE_EDGES_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""The times until a first token's deadline for which a heartbeat tells what is computed before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,8 @@ class WorkerReport:
     `added` and `removed` are block hashes since the last heartbeat; `prefix_event_id` counts them, so that a
     gap is seen. `fetch` is what prefixes from other workers cost this one, `kv_block_bytes` what one of its
     blocks takes, 0 where it does not say, and `kv_blocks_resident` how many of them take memory, -1 likewise.
+    `due_tokens`: how many of `queued_tokens` are computed before a prompt whose first token is due in each of
+    DUE_EDGES_S, as those of earlier deadlines go first; none where that is not so.
     """
 
     layout: str = ""
@@ -161,6 +165,7 @@ class WorkerReport:
     fetch: FetchReport = NO_FETCHES
     kv_block_bytes: int = 0
     kv_blocks_resident: int = -1
+    due_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +176,8 @@ class DecodeReport:
     computes prompts (its `queued_tokens` are theirs), `transfer_us` how long KV from prefill makes a request
     wait. `default_sampling`: what a request takes that does not say, where that is not built in. `guests`:
     how many it takes beyond its capacity, of tenants that have less than another; `tenants`: whose its jobs
-    are, of the MAX_REPORTED_TENANTS with most.
+    are, of the MAX_REPORTED_TENANTS with most. `longest_step_us`: how long steps may be for its streams where
+    prompts beside them need it.
     """
 
     step_us: int = 0
@@ -180,6 +186,7 @@ class DecodeReport:
     default_sampling: tuple[SamplingDefault, ...] = ()
     guests: int = 0
     tenants: tuple[TenantJobs, ...] = ()
+    longest_step_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ class EngineActor(BusActor):
             kv_groups=engine.layout.groups.counts,
             queued_tokens=load.queued_tokens,
             tenant_queues=load.tenant_queues,
+            due_tokens=load.due_tokens,
             tokens_per_s=self._rate.tokens_per_s,
             best_tokens_per_s=self._rate.best_tokens_per_s,
             threads=threads,

@@ -27,6 +27,7 @@ class WorkerLoad:
     queued: int = 0
     queued_tokens: int = 0
     tenant_queues: tuple[TenantQueue, ...] = ()
+    due_tokens: tuple[int, ...] = ()
 
 
 class JobBook(Generic[J]):

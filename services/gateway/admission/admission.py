@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from services.gateway.admission.admission_queue import too_long
 from services.gateway.admission.degradation import FALL_SHARE, RISE_AT
 from services.gateway.admission.ticket import LOWEST_CLASS
-from services.gateway.fleet.routing import Candidate
+from services.gateway.fleet.routing import Candidate, tokens_before
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.degradation import DegradationLevel
 from shared.errors import DeadlineExpired, Overloaded
@@ -44,11 +44,17 @@ def check_class(level: DegradationLevel, priority_class: int, pressure: float, b
         )
 
 
-def queued_s(prefill: Candidate, share: TenantShare | None = None, prompt_tokens: int = 0) -> float:
-    """Seconds of work that wait there, of a `share` before a prompt of that tenant. 0 for a worker that has
-    not measured its rate: it promises nothing."""
+def queued_s(
+    prefill: Candidate,
+    share: TenantShare | None = None,
+    prompt_tokens: int = 0,
+    left_s: float = math.inf,
+) -> float:
+    """Seconds of work that wait there before a prompt that is due in `left_s`, of a `share` before one of
+    that tenant. 0 for a worker that has not measured its rate: it promises nothing."""
     worker = prefill.heartbeat.worker
-    tokens = worker.queued_tokens if share is None else tokens_ahead(worker, share, prompt_tokens)
+    ahead = worker.queued_tokens if share is None else tokens_ahead(worker, share, prompt_tokens)
+    tokens = min(ahead, tokens_before(worker, prompt_tokens, left_s))
     return tokens / worker.tokens_per_s if worker.tokens_per_s > 0 else 0.0
 
 
@@ -79,12 +85,17 @@ def predict_ttft_s(
     prompt_tokens: int,
     block_hashes: Sequence[bytes] = (),
     share: TenantShare | None = None,
+    local_s: float = math.inf,
+    left_s: float = math.inf,
 ) -> float:
-    """Seconds to the first token on the worker that has it soonest; an empty fleet is a matter of waiting."""
-    return min(
-        (queued_s(p, share, prompt_tokens) + compute_s(p, prompt_tokens, block_hashes) for p in prefills),
-        default=0.0,
-    )
+    """Seconds to the first token, which is due in `left_s`, on the worker that has it soonest: a decode
+    worker in `local_s`. A fleet without prefill workers is a matter of waiting."""
+
+    def first_token_s(prefill: Candidate) -> float:
+        waits_s = queued_s(prefill, share, prompt_tokens, left_s)
+        return waits_s + compute_s(prefill, prompt_tokens, block_hashes)
+
+    return min(min(map(first_token_s, prefills), default=0.0), local_s)
 
 
 def check_ttft(
@@ -93,8 +104,13 @@ def check_ttft(
     prompt_tokens: int = 0,
     block_hashes: Sequence[bytes] = (),
     share: TenantShare | None = None,
+    local_s: float = math.inf,
+    *,
+    in_turn: bool = True,
 ) -> None:
-    """Raise Overloaded with a retry hint when queues keep the first token from coming within `remaining_s`.
+    """Raise Overloaded with a retry hint when queues keep the first token from coming within `remaining_s`,
+    at decode workers, which would have it in `local_s`, too. `in_turn`: it goes before those that are due
+    later.
 
     Raises DeadlineExpired when no queue is to blame: the prompt cannot be computed in that time, ever.
     """
@@ -105,7 +121,8 @@ def check_ttft(
             "are left: allow a longer ttft_deadline_ms or send a shorter prompt",
             hop="prefill",
         )
-    predicted_s = predict_ttft_s(prefills, prompt_tokens, block_hashes, share)
+    left_s = remaining_s if in_turn else math.inf
+    predicted_s = predict_ttft_s(prefills, prompt_tokens, block_hashes, share, local_s, left_s)
     if predicted_s > TTFT_DOUBT * remaining_s:
         raise Overloaded(
             f"the first token would take about {predicted_s:.1f} s and {remaining_s:.1f} s are left: "

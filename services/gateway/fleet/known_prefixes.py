@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
-from services.gateway.fleet.routing import Candidate, Need, load_cost
+from services.gateway.fleet.routing import Candidate, Need, load_cost, tokens_before
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.blocks.prefix_fetch import LEAST_BLOCKS, is_worth_fetching
 from shared.messages import NO_LENDER, PrefixLender, WorkerReport
@@ -40,7 +40,7 @@ class KnownPrefixes:
     """The known prefixes of the prompt that `need` tells of, at `prefills`, which all may lend."""
 
     def __init__(self, prefills: Sequence[Candidate], need: Need) -> None:
-        self._tokens = need.tokens
+        self._tokens, self._left_s = need.tokens, need.left_s
         self._hashes = need.reusable_hashes
         self._cached = {view.heartbeat.instance: view.overlap(self._hashes) for view in prefills}
         self._lenders = [self._as_lender(view) for view in self._richest(prefills)]
@@ -61,10 +61,10 @@ class KnownPrefixes:
 
     def first_token_s(self, view: Candidate, tokens_per_s: float = 0.0) -> float:
         """Predict when a prefill worker has the first token, at its measured rate or at `tokens_per_s`: what
-        is queued there is computed while the prefix comes, then what is left of the prompt."""
+        is due before it is computed while the prefix comes, then what is left of the prompt."""
         known, worker = self.at(view), view.heartbeat.worker
-        rate = tokens_per_s or prefill_rate(worker)
-        return max(worker.queued_tokens / rate, known.ready_s) + (self._tokens - known.tokens) / rate
+        rate, tokens = tokens_per_s or prefill_rate(worker), self._tokens - known.tokens
+        return max(tokens_before(worker, tokens, self._left_s) / rate, known.ready_s) + tokens / rate
 
     def cost(self, view: Candidate) -> tuple[float, ...]:
         """Return the cost of computing the prompt there: the time to the first token, then the load."""

@@ -2,11 +2,13 @@
 
 A prefill worker keeps long prompts away from live streams, for the price of a transfer. A decode worker needs
 no transfer and knows the earlier turns of a chat, answers too; but every prompt that it computes makes steps
-of its streams longer.
+of its streams longer. So it computes those that cost streams little, and those whose first token would come
+too late from a prefill worker, as far as streams can wait for their tokens.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +25,9 @@ MAX_LOCAL_S = 0.5
 waits that long."""
 UNMEASURED_TOKENS = 64
 """The most that a decode worker computes before anybody knows how fast prompts are computed there."""
+PLANNED_SHARE = 0.8
+"""The share of the time until a first token's deadline that is planned with: heartbeats and rates are a
+little behind."""
 MOST_LATER = 1.1
 """A call waits at most so many times as long for its first token as it would where it computes all itself."""
 
@@ -53,14 +58,38 @@ def uncached_tokens(view: Candidate, need: Need) -> int:
     return need.tokens - HASH_BLOCK_TOKENS * view.overlap(need.reusable_hashes)
 
 
+def local_first_token_s(decode: Heartbeat, tokens: int, tokens_per_s: float) -> float:
+    """Predict when a decode worker has the first token of a prompt of which it computes `tokens`, at so many
+    a second, in what its streams leave of their steps; infinity where they leave nothing, or nobody knows.
+
+    With nothing beside it a prompt is one long step, for which who joins would wait: not longer than
+    MAX_LOCAL_S.
+    """
+    if not tokens_per_s:
+        return math.inf
+    compute_s = (decode.worker.queued_tokens + tokens) / tokens_per_s
+    if not decode.live:
+        return compute_s if compute_s <= MAX_LOCAL_S else math.inf
+    step_us, longest_us = decode.decode.step_us, decode.decode.longest_step_us
+    if not 0 < step_us < longest_us:
+        return math.inf
+    return step_us / 1e6 + compute_s / (1 - step_us / longest_us)
+
+
 def is_local_better(
-    decode: Candidate, prefill: Candidate, need: Need, known: KnownPrefixes, *, most_tokens: int
+    decode: Candidate,
+    prefill: Candidate,
+    need: Need,
+    known: KnownPrefixes,
+    *,
+    most_tokens: int,
 ) -> bool:
     """Whether `decode` should compute the prompt itself, rather than `prefill` for it, of which it has what
     is `known`, or fetches that.
 
-    Yes where its first token is predicted to be there no later than the other one's KV, of at most
-    `most_tokens`, and where that costs streams which run there no more than MAX_EXTRA_STEPS.
+    Yes for at most `most_tokens` whose first token is predicted to be there no later than the other one's KV,
+    where that costs streams which run there no more than MAX_EXTRA_STEPS; and for those that have their first
+    token in time there alone.
     """
     beat = decode.heartbeat
     tokens = uncached_tokens(decode, need)
@@ -70,12 +99,15 @@ def is_local_better(
         return False
     if not rates.local:  # nothing to predict by: it is short enough where nobody is disturbed
         return not beat.live
+    remote_s = known.first_token_s(prefill, rates.remote)
+    planned_s = PLANNED_SHARE * need.left_s
+    if remote_s > planned_s >= local_first_token_s(beat, tokens, rates.local):
+        return True
     compute_s = (beat.worker.queued_tokens + tokens) / rates.local
     if beat.live and compute_s > MAX_EXTRA_STEPS * beat.decode.step_us / 1e6:
         return False
     if compute_s > MAX_LOCAL_S:
         return False
-    remote_s = known.first_token_s(prefill, rates.remote)
     wait_s = beat.decode.step_us / 1e6 if beat.live else 0.0  # for the step that runs
     return wait_s + compute_s <= remote_s + beat.decode.transfer_us / 1e6
 

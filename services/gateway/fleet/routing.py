@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -11,7 +12,7 @@ from shared.blocks.block_hash import max_cached_blocks
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.blocks.room import blocks_ahead
 from shared.errors import Unavailable
-from shared.messages import Heartbeat
+from shared.messages import DUE_EDGES_S, Heartbeat, WorkerReport
 from shared.roles import REQUIRED_ROLES, ROUTED_ROLES, TARGET_ROLES
 
 MISSING_PREFIX_WEIGHT = 0.5
@@ -37,12 +38,14 @@ class Need:
     """The work that is to be routed: `tokens` of prompt and log; `output_tokens` may still come.
 
     `scored`: log-probabilities of the prompt are wanted, so that all of it is computed, cached or not.
+    `left_s`: the time until its first token is due, by which prompts are ordered.
     """
 
     block_hashes: tuple[bytes, ...]
     tokens: int
     output_tokens: int
     scored: bool = False
+    left_s: float = math.inf
 
     @property
     def reusable_hashes(self) -> tuple[bytes, ...]:
@@ -232,6 +235,16 @@ def cheapest_instance(views: Sequence[Candidate], cost: WorkerCost, rotation: in
     least = min(costs)
     equals = [view for view, cost_of in zip(ordered, costs, strict=True) if cost_of == least]
     return equals[rotation % len(equals)].heartbeat.instance
+
+
+def tokens_before(worker: WorkerReport, prompt_tokens: int, left_s: float) -> int:
+    """Return how many tokens a worker computes, at most, before the last of a prompt whose first token is due
+    in `left_s`, but for those of the prompt itself: those that are due before, and of others as many, since
+    shorter ones take turns with it."""
+    for edge_s, tokens in zip(DUE_EDGES_S, worker.due_tokens, strict=False):
+        if left_s <= edge_s:
+            return min(tokens + prompt_tokens, worker.queued_tokens)
+    return worker.queued_tokens
 
 
 def load_cost(view: Candidate) -> tuple[float, ...]:

@@ -119,10 +119,12 @@ class SentLoad:
         if not loads and not ended:
             return LoadedView(view, beat)
         live = _live_after(beat.live, loads, ended)
-        queued_tokens = beat.worker.queued_tokens + sum(load.tokens for load in loads)
+        sent_tokens = sum(load.tokens for load in loads)
+        queued_tokens = beat.worker.queued_tokens + sent_tokens
         worker = replace(
             beat.worker,
             queued_tokens=queued_tokens if live else 0,  # those of a prompt that has ended are computed
+            due_tokens=tuple(tokens + sent_tokens for tokens in beat.worker.due_tokens),
             kv_blocks_free=beat.worker.kv_blocks_free - sum(load.blocks for load in loads),
         )
         return LoadedView(view, replace(beat, live=live, worker=worker))

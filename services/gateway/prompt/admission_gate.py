@@ -6,14 +6,16 @@ import math
 from collections.abc import Sequence
 
 from services.gateway.admission.admission import check_class, check_ttft, check_wait, predict_ttft_s
-from services.gateway.admission.ticket import CLASSES
+from services.gateway.admission.ticket import CLASSES, LOWEST_CLASS
 from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity, find_model, waits_for_worker
+from services.gateway.fleet.prompt_path import local_first_token_s
 from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.fleet.sent_load import LoadedView
 from services.gateway.request.prompt_passages import prompt_room_tokens
 from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.errors import ContextExceeded, InvalidRequest, Overloaded
 
 TOO_SLOW = "limit"
@@ -100,7 +102,16 @@ class AdmissionGate:
         """
         share = request.share.for_workers(self._context.config.fleet_key)
         remaining_s = budget.first_token.remaining_s()
-        check_ttft(self._prefills(model), remaining_s, tokens, block_hashes, share)
+        local_s = self._local_s(model, tokens, block_hashes)
+        check_ttft(
+            self._prefills(model),
+            remaining_s,
+            tokens,
+            block_hashes,
+            share,
+            local_s,
+            in_turn=CLASSES[request.priority] != LOWEST_CLASS,
+        )
         choice = request.model_choice
         if choice is None or choice.max_ttft_ms is None:
             return
@@ -122,10 +133,24 @@ class AdmissionGate:
         share = request.share.for_workers(self._context.config.fleet_key)
         queue = self._context.admission_queue
         wait_s = queue.expected_wait_s(model, CLASSES[request.priority], request.share)
-        return wait_s + predict_ttft_s(self._prefills(model), tokens, block_hashes, share)
+        local_s = self._local_s(model, tokens, block_hashes)
+        return wait_s + predict_ttft_s(self._prefills(model), tokens, block_hashes, share, local_s)
+
+    def _local_s(self, model: ModelIdentity, tokens: int, block_hashes: Sequence[bytes]) -> float:
+        """Return when a decode worker would have the first token that computed all of the prompt itself."""
+        soonest_s = math.inf
+        for view in self._loaded("decode", model):
+            uncached = max(1, tokens - HASH_BLOCK_TOKENS * view.overlap(block_hashes))
+            if uncached <= self._context.config.local_prefill_tokens:
+                rate = view.heartbeat.decode.prompt_tokens_per_s
+                soonest_s = min(soonest_s, local_first_token_s(view.heartbeat, uncached, rate))
+        return soonest_s
 
     def _prefills(self, model: ModelIdentity) -> list[LoadedView]:
-        views = serving(self._context.fleet.instances("prefill"), "prefill", model)
+        return self._loaded("prefill", model)
+
+    def _loaded(self, role: str, model: ModelIdentity) -> list[LoadedView]:
+        views = serving(self._context.fleet.instances(role), role, model)
         return [self._context.sent_load.with_sent(view) for view in views]
 
     def _context_tokens(self, model: ModelIdentity) -> int:

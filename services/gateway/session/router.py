@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 from services.gateway.admission.admission import check_wait
-from services.gateway.admission.ticket import CLASSES, STARTED_CLASS, Ticket
+from services.gateway.admission.ticket import CLASSES, LOWEST_CLASS, STARTED_CLASS, Ticket
 from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, AvoidedInstances, backoff_s
 from services.gateway.fleet.best_route import BestRoute, best_route
 from services.gateway.fleet.request_client import unexpected_answer
@@ -213,7 +214,13 @@ class Router:
         return best_route(
             routed,
             self._usable("speculator") if self._config.use_speculator else (),
-            Need(hashes, len(ids), self.expected.most_left, scored=self._wants_scores),
+            Need(
+                hashes,
+                len(ids),
+                self.expected.most_left,
+                scored=self._wants_scores,
+                left_s=math.inf if self._is_lowest else deadline.remaining_s(),
+            ),
             shunned,
             self._avoided.refused(views),
             sent_load=self._sent_load,
@@ -230,6 +237,11 @@ class Router:
             deadline.remaining_s(),
             may_compute_at_decode=self._config.local_prefill_tokens > 0,
         )
+
+    @property
+    def _is_lowest(self) -> bool:
+        """Whether others go before it whatever its deadline."""
+        return CLASSES[self._request.priority] == LOWEST_CLASS
 
     @property
     def _wants_scores(self) -> bool:

@@ -291,3 +291,14 @@ def test_a_thinking_whose_deadline_has_passed_is_closed_once_it_is_decoded() -> 
     clock.advance(1.0)
     assert jobs.take_overdue_thinking() == [thinking]
     assert jobs.take_overdue_thinking() == []
+
+
+def test_the_most_impatient_client_says_how_long_a_step_may_be() -> None:
+    jobs = book()
+    assert jobs.shortest_wait_s(0.04) == 0.04
+    jobs.add(dataclasses.replace(job("patient"), inter_token_s=0.5))
+    assert jobs.shortest_wait_s(0.04) == 0.5
+    jobs.add(job("silent"))
+    assert jobs.shortest_wait_s(0.04) == 0.04
+    jobs.add(dataclasses.replace(job("impatient"), inter_token_s=0.02))
+    assert jobs.shortest_wait_s(0.04) == 0.02

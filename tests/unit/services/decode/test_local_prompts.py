@@ -10,6 +10,7 @@ import pytest
 
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.deadline import Deadline
+from shared.engine.scheduling.step_limits import AWAITED_SHARE
 from shared.messages import (
     Accepted,
     Cancel,
@@ -59,6 +60,7 @@ class LocalWorker(Worker):
         speculator: str = "",
         prompt_len: int = 0,
         resumable: bool = False,
+        first_token_us: int = 0,
     ) -> None:
         """Place a request whose prompt is to be computed here."""
         how = how or sampling(ignore_eos=True, max_tokens=40)
@@ -74,6 +76,7 @@ class LocalWorker(Worker):
             speculator,
             0,
             resumable=resumable,
+            first_token_us=first_token_us,
         )
         await self.send(reserve, request_id, epoch)
 
@@ -131,6 +134,26 @@ async def test_it_computes_the_prompt_and_sends_the_first_token_and_all_that_fol
     assert worker.positions()[0] == len(PROMPT)
     assert worker.played.expected == []
     assert worker.kinds_held() == set()
+
+
+async def test_its_first_token_is_due_when_the_gateway_says(worker: LocalWorker) -> None:
+    first_token = Deadline.after(30.0)
+    await worker.compute(first_token_us=first_token.to_steady_us())
+    (job,) = worker._book.jobs.values()
+    assert job.first_token_us == pytest.approx(1e6 * first_token.at_s, abs=1000)
+    assert job.first_token_us < 1e6 * job.deadline.at_s
+
+
+async def test_a_heartbeat_says_how_long_steps_may_be_for_the_streams_that_are_here(
+    worker: LocalWorker,
+) -> None:
+    assert worker.decode_report().longest_step_us == 0
+    await worker.compute()
+    await worker.until_phase(JobPhase.DECODING)
+    await worker.step()
+    config, report = worker._service.config, worker.decode_report()
+    spare_us = 1000 * AWAITED_SHARE * config.itl_target_ms
+    assert report.longest_step_us == round(max(config.max_step_ratio * report.step_us, spare_us))
 
 
 async def test_a_request_that_goes_on_here_draws_what_would_have_come(

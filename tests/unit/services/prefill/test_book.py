@@ -14,7 +14,7 @@ from services.prefill.queue import PATIENCE_S
 from shared.deadline import Deadline
 from shared.errors import Cancelled, InvalidRequest, Overloaded, ProtocolError, StaleEpoch
 from shared.fairness.share import TenantShare
-from shared.messages import MAX_REPORTED_TENANTS, Envelope, Prefill, TenantQueue, pack_ids
+from shared.messages import DUE_EDGES_S, MAX_REPORTED_TENANTS, Envelope, Prefill, TenantQueue, pack_ids
 from shared.worker.job import JobPhase
 from tests.support.clock import FakeClock
 from tests.support.sampling import sampling
@@ -219,3 +219,25 @@ def test_a_worker_tells_of_the_tenants_with_the_longest_queues_where_there_are_s
     (first,), _ = jobs.take_jobs(1)
     first.phase = JobPhase.TRANSFERRING
     assert TenantQueue(HEAVY, 70) not in jobs.tenant_queues
+
+
+def test_a_prompt_is_told_what_is_due_before_it() -> None:
+    jobs = book()
+    assert jobs.due_tokens == ()
+    for one in (job("soon", seconds=1.0), job("late", tokens=200, seconds=50.0)):
+        jobs.add(one, 0.0)
+    assert jobs.due_tokens == (0, 0, 0, *[100] * 5)
+    high = job("high", tokens=7, seconds=50.0)
+    high.priority = 0
+    jobs.add(high, 0.0)
+    assert jobs.due_tokens == (7, 7, 7, *[107] * 5)
+
+
+def test_the_step_that_runs_is_before_everybody_and_tenants_have_no_order_of_deadlines() -> None:
+    jobs = book()
+    jobs.add(job("one", tokens=200, seconds=50.0), 0.0)
+    (one,), _ = jobs.take_jobs(1)
+    one.phase = JobPhase.COMPUTING
+    assert jobs.due_tokens == (200,) * len(DUE_EDGES_S)
+    jobs.add(of(TenantShare("other"), "two", tokens=40), 0.0)
+    assert list(jobs.due_tokens) == []

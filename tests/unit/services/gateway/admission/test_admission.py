@@ -43,12 +43,14 @@ def prefill(
     cached: int = 0,
     best: float | None = None,
     queues: tuple[TenantQueue, ...] = (),
+    due: tuple[int, ...] = (),
 ) -> Prefill:
     beat = heartbeat(
         "prefill",
         "p",
         queued_tokens=queued_tokens,
         tenant_queues=queues,
+        due_tokens=due,
         tokens_per_s=tokens_per_s,
         best_tokens_per_s=tokens_per_s if best is None else best,
     )
@@ -156,3 +158,20 @@ def test_what_no_tenant_is_named_for_counts_in_full() -> None:
     worker = prefill(11_200 + 500, queues=QUEUES)
     assert predict_ttft_s([worker], 0, share=TenantShare("new")) == pytest.approx(0.5)
     assert predict_ttft_s([prefill(500)], 0, share=TenantShare("new")) == pytest.approx(0.5)
+
+
+def test_a_prompt_that_a_decode_worker_would_have_in_time_is_not_shed() -> None:
+    assert predict_ttft_s([prefill(4000)], 500, local_s=2.0) == pytest.approx(2.0)
+    assert predict_ttft_s([], 500, local_s=2.0) == 0.0
+    check_ttft([prefill(4000)], 3.0, 500, local_s=3.0)
+    with pytest.raises(Overloaded):
+        check_ttft([prefill(4000)], 3.0, 500, local_s=3.0 * TTFT_DOUBT + 0.01)
+
+
+def test_a_prompt_that_is_due_before_what_waits_is_not_shed_for_it() -> None:
+    worker = prefill(4000, due=(0, 0, 0, 200, 4000))
+    check_ttft([worker], 1.0, 500)
+    with pytest.raises(Overloaded):
+        check_ttft([worker], 2.0, 500)
+    with pytest.raises(Overloaded):
+        check_ttft([worker], 1.0, 500, in_turn=False)

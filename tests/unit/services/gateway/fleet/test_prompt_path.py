@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,9 +12,11 @@ from services.gateway.fleet.known_prefixes import KnownPrefixes
 from services.gateway.fleet.prompt_path import (
     MAX_EXTRA_STEPS,
     MAX_LOCAL_S,
+    PLANNED_SHARE,
     UNMEASURED_TOKENS,
     PromptRates,
     is_local_better,
+    local_first_token_s,
     on_shorter_path,
     prompt_rates,
     uncached_tokens,
@@ -47,12 +50,14 @@ def prefill(cached: int = 0, **fields: object) -> View:
     return View(heartbeat("prefill", "prefill-0", **{"tokens_per_s": RATE, **fields}), cached)
 
 
-def prompt(tokens: int, *, scored: bool = False) -> Need:
-    return Need(tuple(numbered_hashes(range(1, 1 + tokens // 16))), tokens, 16, scored)
+def prompt(tokens: int, *, scored: bool = False, left_s: float = math.inf) -> Need:
+    return Need(tuple(numbered_hashes(range(1, 1 + tokens // 16))), tokens, 16, scored, left_s)
 
 
-def is_local(at: View, other: View, tokens: int, *, most_tokens: int = MOST_TOKENS) -> bool:
-    need = prompt(tokens)
+def is_local(
+    at: View, other: View, tokens: int, *, most_tokens: int = MOST_TOKENS, left_s: float = math.inf
+) -> bool:
+    need = prompt(tokens, left_s=left_s)
     return is_local_better(at, other, need, KnownPrefixes([other], need), most_tokens=most_tokens)
 
 
@@ -145,6 +150,53 @@ def test_streams_whose_steps_nobody_has_seen_are_not_disturbed() -> None:
 def test_a_short_cold_prompt_does_not_wait_for_a_step_where_prefill_is_free() -> None:
     assert not is_local(busy(), prefill(), 16)
     assert is_local(busy(transfer_us=STEP_US), prefill(), 16)
+
+
+# ---- a first token is wanted in time ----
+
+FREE_US = 4 * STEP_US
+"""The steps of patient streams: three quarters of them are for prompts."""
+LOCAL_S = STEP_US / 1e6 + 300 / RATE / 0.75
+"""When a prompt of 300 tokens has its first token beside them."""
+
+
+@pytest.mark.parametrize(("times", "local"), [(1.01, True), (0.99, False)])
+def test_a_prompt_that_is_late_at_the_prefill_worker_alone_is_local(times: float, local: bool) -> None:
+    left_s = times * LOCAL_S / PLANNED_SHARE
+    patient, waiting = busy(longest_step_us=FREE_US), prefill(queued_tokens=3000)
+    assert is_local(patient, waiting, 300, left_s=left_s) is local
+    assert not is_local(patient, waiting, 300)
+    assert not is_local(patient, waiting, 300, left_s=left_s, most_tokens=299)
+
+
+def test_a_prompt_that_is_in_time_at_the_prefill_worker_stays_away_from_streams() -> None:
+    left_s = 300 / RATE / PLANNED_SHARE
+    assert not is_local(busy(longest_step_us=FREE_US), prefill(), 300, left_s=1.01 * left_s)
+    assert is_local(busy(longest_step_us=40 * STEP_US), prefill(queued_tokens=100), 300, left_s=1.2 * left_s)
+
+
+def test_what_is_due_later_at_the_prefill_worker_keeps_no_prompt_from_it() -> None:
+    queue = prefill(queued_tokens=3000, due_tokens=(0, 0, 100, 3000, 3000))
+    left_s = 2.1 * 300 / RATE / PLANNED_SHARE
+    assert not is_local(busy(longest_step_us=FREE_US), queue, 300, left_s=left_s)
+
+
+@pytest.mark.parametrize("longest_us", [0, STEP_US])
+def test_streams_that_can_spare_nothing_have_no_prompt_beside_them(longest_us: int) -> None:
+    waiting = prefill(queued_tokens=30_000)
+    assert not is_local(busy(longest_step_us=longest_us), waiting, 300, left_s=1.0)
+    assert local_first_token_s(busy(longest_step_us=longest_us).heartbeat, 300, RATE) == math.inf
+
+
+def test_prompts_that_wait_at_the_decode_worker_come_before() -> None:
+    beat = busy(longest_step_us=FREE_US, queued_tokens=600).heartbeat
+    assert local_first_token_s(beat, 300, RATE) == pytest.approx(STEP_US / 1e6 + 900 / RATE / 0.75)
+
+
+def test_of_a_worker_at_rest_the_prompt_alone_is_computed_while_that_is_short() -> None:
+    assert local_first_token_s(decode().heartbeat, 400, RATE) == pytest.approx(0.1)
+    assert local_first_token_s(decode().heartbeat, round(1.1 * MAX_LOCAL_S * RATE), RATE) == math.inf
+    assert local_first_token_s(decode().heartbeat, 1, 0.0) == math.inf
 
 
 # ---- what it goes by ----

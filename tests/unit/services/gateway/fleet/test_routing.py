@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -19,10 +19,11 @@ from services.gateway.fleet.routing import (
     leave_out,
     leave_out_of_all,
     missing_role,
+    tokens_before,
 )
 from shared.blocks.layer_groups import ONE_GROUP, KvGroups
 from shared.errors import Unavailable
-from shared.messages import Heartbeat
+from shared.messages import DUE_EDGES_S, Heartbeat
 from tests.support.block_hashes import numbered_hashes
 from tests.support.heartbeats import make_heartbeat
 
@@ -259,3 +260,31 @@ def test_no_common_kv_layout_is_a_sentence() -> None:
     }
     with pytest.raises(Unavailable, match="same KV layout"):
         chosen(fleet, NEED)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "before"),
+    [(0.0, 10), (DUE_EDGES_S[0], 10), (DUE_EDGES_S[0] + 0.001, 20), (DUE_EDGES_S[1] + 0.001, 90), (1e9, 90)],
+)
+def test_what_is_due_later_is_computed_behind_a_prompt(left_s: float, before: int) -> None:
+    worker = make_heartbeat("prefill", "p", queued_tokens=90, due_tokens=(10, 20)).worker
+    assert tokens_before(worker, 0, left_s) == before
+
+
+def test_no_worker_has_more_before_a_prompt_than_it_has_at_all() -> None:
+    told = make_heartbeat("prefill", "p", queued_tokens=90, due_tokens=(1000,)).worker
+    silent = make_heartbeat("prefill", "p", queued_tokens=90).worker
+    assert (tokens_before(told, 0, 0.0), tokens_before(silent, 0, 0.0)) == (90, 90)
+
+
+def test_shorter_prompts_have_as_many_tokens_before_a_prompt_as_it_has() -> None:
+    worker = make_heartbeat("prefill", "p", queued_tokens=90, due_tokens=(10, 20)).worker
+    assert [tokens_before(worker, tokens, 0.0) for tokens in (0, 5, 80, 81)] == [10, 15, 90, 90]
+
+
+def test_the_worker_is_the_soonest_that_has_least_due_before_the_prompt() -> None:
+    late = View(make_heartbeat("prefill", "p-late", queued_tokens=900, due_tokens=(0,)))
+    soon = View(make_heartbeat("prefill", "p-soon", queued_tokens=300, due_tokens=(300,)))
+    for left_s, chosen in ((0.1, late), (60.0, soon)):
+        known = KnownPrefixes([late, soon], replace(NEED, left_s=left_s))
+        assert min((late, soon), key=known.cost) is chosen

@@ -122,3 +122,14 @@ def test_ends_of_an_instance_that_is_heard_no_more_are_forgotten() -> None:
     clock.advance(FORGOTTEN_AFTER_S)
     sent.end("decode", "d0")
     assert sent.with_sent(seen).heartbeat.live == 2
+
+
+def test_what_was_sent_is_before_every_prompt_however_soon_that_is_due() -> None:
+    clock = FakeClock()
+    sent = SentLoad(clock)
+    seen = InstanceView(
+        heartbeat("prefill", "prefill-0", queued_tokens=90, due_tokens=(0, 90)),
+        last_seen_s=clock.monotonic_s(),
+    )
+    sent.add("prefill", "prefill-0", tokens=10)
+    assert sent.with_sent(seen).heartbeat.worker.due_tokens == (10, 100)
