@@ -58,13 +58,9 @@ PENSTOCK_INLINE void zip(quarters::I512 even, quarters::I512 odd, quarters::I512
 PENSTOCK_INLINE Sums add_products(Sums sums, quarters::I512 codes, quarters::I512 row_codes) {
   return quarters::made_of<quarters::I512>(PENSTOCK_EACH {
     const int8x16_t row = quarters::bytes(row_codes.q[i]);
-#ifdef __ARM_FEATURE_MATMUL_INT8
-    return vusdotq_s32(sums.q[i], vreinterpretq_u8_s32(codes.q[i]), row);
-#else
     const int8x16_t lowered = veorq_s8(quarters::bytes(codes.q[i]), vdupq_n_s8(-128));
     const int32x4_t row_sum = vshlq_n_s32(vdotq_s32(vdupq_n_s32(0), row, vdupq_n_s8(1)), 7);
     return vaddq_s32(vdotq_s32(sums.q[i], lowered, row), row_sum);
-#endif
   });
 }
 
