@@ -1,1 +1,1 @@
-"""The CPU backend in C++, for AVX-512 with bf16 and VNNI, for AVX2, or for NEON. See README.md in the folder above."""
+"""The CPU backend in C++: for AVX-512, AVX2 or NEON. README.md in the folder above tells of it."""
