@@ -21,7 +21,7 @@ from shared.telemetry import metrics
 from shared.worker.engine_thread import EngineThread
 from shared.worker.idle_looks import IdleLooks
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.warm_part import WarmPart, WarmPrefix, compute_part
+from shared.worker.warming.warm_part import WarmPart, WarmPrefix, compute_part
 
 CHECK_EVERY_S = 1.0
 """The least time between two checks of an engine with nothing to do that all its counts are explained."""

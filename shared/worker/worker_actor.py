@@ -35,7 +35,7 @@ from shared.worker.engine_actor import EngineActor
 from shared.worker.grammar_compiler import GrammarCompiler
 from shared.worker.job import Job, JobPhase
 from shared.worker.job_book import JobBook
-from shared.worker.prefix_warmer import PrefixWarmer
+from shared.worker.warming.prefix_warmer import PrefixWarmer
 from shared.worker.wire import sequence_key
 
 log = structlog.get_logger()

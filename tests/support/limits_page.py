@@ -60,7 +60,7 @@ ROOMS = (
             "shared/messages",
             "shared/kv",
             "shared/worker/drafts/draft_tree.py",
-            "shared/worker/warming.py",
+            "shared/worker/warming/warming.py",
             "shared/worker/wire.py",
             "services/tokenizer",
             "services/retriever",

@@ -14,7 +14,7 @@ from shared.deadline import Deadline
 from shared.fairness.share import OPEN_SHARE
 from shared.messages import Envelope, Prefill, pack_hashes, pack_ids
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.warm_part import WarmPart, WarmPrefix
+from shared.worker.warming.warm_part import WarmPart, WarmPrefix
 from tests.support.block_hashes import hashes_of
 from tests.support.engine import make_engine
 from tests.support.sampling import sampling

@@ -10,7 +10,7 @@ from shared.blocks.block_hash import BlockHasher
 from shared.deadline import Deadline
 from shared.engine import Engine
 from shared.engine.cost_model import span_features
-from shared.worker.warm_part import COLD_PART_TOKENS, WarmPart, WarmPrefix, compute_part
+from shared.worker.warming.warm_part import COLD_PART_TOKENS, WarmPart, WarmPrefix, compute_part
 from tests.support.engine import GREEDY, drive, make_engine, save_random_model
 
 IDS = tuple(1 + number % 50 for number in range(100))

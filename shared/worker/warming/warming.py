@@ -10,7 +10,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import ProtocolError
 from shared.messages import WARM_EPOCH, Envelope, Warm
 from shared.telemetry import metrics
-from shared.worker.warm_part import ONE_TOKEN, WarmPart, WarmPrefix
+from shared.worker.warming.warm_part import ONE_TOKEN, WarmPart, WarmPrefix
 from shared.worker.wire import read_sequence
 
 

@@ -10,8 +10,8 @@ import pytest
 from shared.deadline import Deadline
 from shared.errors import InvalidRequest, Overloaded, ProtocolError
 from shared.messages import WARM_EPOCH, Envelope, Warm, pack_hashes, pack_ids
-from shared.worker.warm_part import WarmPart, WarmPrefix
-from shared.worker.warming import MAX_PATIENT, Warming, read_warm
+from shared.worker.warming.warm_part import WarmPart, WarmPrefix
+from shared.worker.warming.warming import MAX_PATIENT, Warming, read_warm
 from tests.support.clock import FakeClock
 from tests.support.metric import value
 

@@ -11,8 +11,8 @@ from shared.messages import Envelope, Held, Warm
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver
 from shared.worker.prefix_mirror import PrefixMirror
-from shared.worker.warm_part import WarmPrefix
-from shared.worker.warming import Warming, read_warm
+from shared.worker.warming.warm_part import WarmPrefix
+from shared.worker.warming.warming import Warming, read_warm
 
 
 class PrefixWarmer:
