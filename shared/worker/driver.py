@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
+from shared.actor.idle_looks import IdleLooks
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine import BlockEvent, Engine
 from shared.errors import PenstockError
 from shared.health import Activity
 from shared.telemetry import metrics
 from shared.worker.engine_thread import EngineThread
-from shared.worker.idle_looks import IdleLooks
 from shared.worker.prefix_mirror import PrefixMirror
 from shared.worker.warming.warm_part import WarmPart, WarmPrefix, compute_part
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from shared.actor.idle_looks import LOOK_AFTER_S
 from shared.engine import BLOCK_TOKENS, NO_STEP, Engine, EngineConfig, StepResult
 from shared.errors import InternalError, InvalidRequest
 from shared.messages import unpack_hashes
 from shared.worker.driver import CHECK_EVERY_S, EngineDriver
-from shared.worker.idle_looks import LOOK_AFTER_S
 from shared.worker.prefix_mirror import PrefixMirror
 from tests.support.clock import FakeClock
 from tests.support.engine import admit, make_engine

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from shared.worker import idle_looks
-from shared.worker.idle_looks import LOOK_AFTER_S, IdleLooks
+from shared.actor import idle_looks
+from shared.actor.idle_looks import LOOK_AFTER_S, IdleLooks
 from tests.support.clock import FakeClock
 
 

@@ -1,4 +1,4 @@
-"""Know when to look for idle memory of an engine, and wake its worker for it."""
+"""Know when to look for idle memory of an actor, and wake it for that."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from shared.deadline import Clock
 
 LOOK_AFTER_S = 10.0
-"""Memory that may become idle is looked at so long after it was used first. A worker that was busy when a
+"""Memory that may become idle is looked at so long after it was used first. An actor that was busy when a
 look was due is woken again after as long."""
 
 
 class IdleLooks:
-    """Plan one look at a time, and none where nothing can become idle: a worker that has given all back
-    sleeps on. `wake` is called on the event loop, and again where the worker had other things to do then."""
+    """Plan one look at a time, and none where nothing can become idle: an actor that has given all back
+    sleeps on. `wake` is called on the event loop, and again where the actor had other things to do then."""
 
     def __init__(self, wake: Callable[[], None], clock: Clock) -> None:
         self._wake = wake
