@@ -22,8 +22,8 @@ from shared.engine.draft_head.shipped import SHIPPED_HEAD
 from shared.engine.loading.weight_files import weight_files
 from shared.process.memory_room import MemoryRoom
 from shared.roles import ROLES
-from shared.text.default_model import is_missing
-from shared.text.model_source import DEMO_MODEL, resolve_model
+from shared.text.default_model import packaged_file
+from shared.text.model_source import DEMO_MODEL
 
 MODEL = ("--model", str(DEMO_MODEL))
 BASE_MB = SHARED_MB + sum(SERVICE_MB.values()) - SERVICE_MB["speculator"]
@@ -74,9 +74,10 @@ def test_a_draft_head_has_weights_in_every_decode_worker(tmp_path: Path) -> None
     ],
 )
 def test_the_head_that_ships_counts_where_it_is_loaded(environ: dict[str, str], heads: int) -> None:
-    if is_missing():
+    file = packaged_file()
+    if file is None:
         pytest.skip("the model that it is for is not installed")
-    model = ("--model", str(resolve_model("").path), "--decode", "2")
+    model = ("--model", str(file), "--decode", "2")
     options = parse_options([*model], environ)
     target, _ = check_models(options, print)
     without = parse_options([*model], environ | {"PENSTOCK_DECODE_DRAFT_HEAD": "none"})
