@@ -62,16 +62,16 @@ def local_first_token_s(decode: Heartbeat, tokens: int, tokens_per_s: float) -> 
     """Predict when a decode worker has the first token of a prompt of which it computes `tokens`, at so many
     a second, in what its streams leave of their steps; infinity where they leave nothing, or nobody knows.
 
-    With nothing beside it a prompt is one long step, for which who joins would wait: not longer than
-    MAX_LOCAL_S.
+    Where no stream runs, as while the KV of those that are there is on its way, a prompt is one long step,
+    for which who joins would wait: not longer than MAX_LOCAL_S.
     """
     if not tokens_per_s:
         return math.inf
     compute_s = (decode.worker.queued_tokens + tokens) / tokens_per_s
-    if not decode.live:
-        return compute_s if compute_s <= MAX_LOCAL_S else math.inf
     step_us, longest_us = decode.decode.step_us, decode.decode.longest_step_us
-    if not 0 < step_us < longest_us:
+    if not step_us:
+        return compute_s if compute_s <= MAX_LOCAL_S else math.inf
+    if step_us >= longest_us:
         return math.inf
     return step_us / 1e6 + compute_s / (1 - step_us / longest_us)
 

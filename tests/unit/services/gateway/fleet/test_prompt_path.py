@@ -193,10 +193,17 @@ def test_prompts_that_wait_at_the_decode_worker_come_before() -> None:
     assert local_first_token_s(beat, 300, RATE) == pytest.approx(STEP_US / 1e6 + 900 / RATE / 0.75)
 
 
-def test_of_a_worker_at_rest_the_prompt_alone_is_computed_while_that_is_short() -> None:
-    assert local_first_token_s(decode().heartbeat, 400, RATE) == pytest.approx(0.1)
-    assert local_first_token_s(decode().heartbeat, round(1.1 * MAX_LOCAL_S * RATE), RATE) == math.inf
-    assert local_first_token_s(decode().heartbeat, 1, 0.0) == math.inf
+@pytest.mark.parametrize("live", [0, 2])
+def test_where_no_stream_runs_yet_the_prompt_alone_is_computed_while_that_is_short(live: int) -> None:
+    beat = decode(live=live).heartbeat
+    assert local_first_token_s(beat, 400, RATE) == pytest.approx(0.1)
+    assert local_first_token_s(beat, round(1.1 * MAX_LOCAL_S * RATE), RATE) == math.inf
+    assert local_first_token_s(beat, 1, 0.0) == math.inf
+
+
+def test_a_prompt_does_not_wait_behind_a_long_one_whose_stream_is_only_to_come() -> None:
+    assert is_local(decode(live=1), prefill(queued_tokens=3000), 300, left_s=0.6)
+    assert not is_local(decode(live=1), prefill(queued_tokens=3000), 300)
 
 
 # ---- what it goes by ----
