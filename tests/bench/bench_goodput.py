@@ -6,8 +6,8 @@ One prefill and one decode worker of a 135M model in virtual time (`goodput_worl
 its own, at rising rates: short chats, chats beside long prompts, and with `--trace` the bursts and lengths of
 Mooncake's. Chats want their first token within 0.6 s and the others within 60 ms of each other, long prompts
 theirs within 4 s. In turns: chunks, paths and predictions by constants; some of them by deadlines; all.
-`--fleet` plays one mix on the simulated fleet instead, with all services. The same seeds give the same
-figures.
+`--fleet` plays chats beside long prompts on the simulated fleet instead, with all services. The same seeds
+give the same figures.
 """
 
 from __future__ import annotations
@@ -79,9 +79,11 @@ def main() -> None:
     print("| mix | requests/s | what follows deadlines | goodput | of these | TTFT p50 / p99 ms | ITL |")
     print("|---|---|---|---|---|---|---|")
     if options.fleet:
-        asks = asks_of("beside long prompts", 4.0, options.requests, 1, None)
-        with tempfile.TemporaryDirectory() as folder:
-            print(row("beside long prompts", 4.0, "the fleet", play(Path(folder), asks)))
+        mix = "beside long prompts"
+        for rate in RATES[mix]:
+            asks = asks_of(mix, rate, options.requests, 1, None)
+            with tempfile.TemporaryDirectory() as folder:
+                print(row(mix, rate, "the fleet", play(Path(folder), asks)), flush=True)
         return
     for mix, rates in RATES.items():
         for rate in rates:
