@@ -331,19 +331,16 @@ void Linear::multiply_codes([[maybe_unused]] matrix_unit::Tiles* unit, const Row
   const long place = static_cast<long>(panel) * rows.groups * PANEL;
   const long group = static_cast<long>(first) * rows.groups;
   const int8_t* high = rows.row<int8_t>(first);
-  const QuantizedRows input{high,
-                            high + k_,
-                            rows.stride,
-                            rows.scales.data() + group,
-                            rows.sums.data() + group,
-                            rows.offsets.data() + 2 * group,
-                            rows.groups};
+  const float* offsets = rows.offsets.data() == nullptr ? nullptr : rows.offsets.data() + 2 * group;
+  const QuantizedRows input{
+      high,    high + k_,  rows.stride, rows.scales.data() + group, rows.sums.data() + group,
+      offsets, rows.groups};
   const QuantizedPanel weights{codes, scales_.data() + place, with_minima ? nullptr : zeros_.data() + place,
                                with_minima ? minima_.data() + place : nullptr};
 #ifdef __AVX512F__
   if (unit != nullptr && rows.wide) {
     const matrix_unit::WideRows wide{reinterpret_cast<const bf16*>(high + wide_place()), rows.stride / 2,
-                                     input.scales, rows.offsets.data() + 2 * group, rows.groups};
+                                     input.scales, offsets, rows.groups};
     return with_minima ? matrix_unit::multiply_nibbles<true>(*unit, wide, weights, group_, num, tile)
                        : matrix_unit::multiply_nibbles<false>(*unit, wide, weights, group_, num, tile);
   }
