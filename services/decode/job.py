@@ -154,9 +154,8 @@ def read_job(
     first_token: Deadline | None = None,
     thinking: Deadline | None = None,
 ) -> DecodeJob:
-    """A checked job; `first_token` is the deadline of that, and `thinking` is when that is closed, on this
-    process's clock. Raises ProtocolError,
-    InvalidRequest, or DeadlineExpired when it comes too late."""
+    """Return a checked job; `first_token` is the deadline of that, and `thinking` is when that is closed, on
+    this process's clock. Raises ProtocolError, InvalidRequest, or DeadlineExpired when it comes too late."""
     deadline = checked_deadline(envelope, deadline, "Reserve", "decode")
     spec = read_sequence(
         reserve.token_ids,

@@ -77,12 +77,7 @@ def local_first_token_s(decode: Heartbeat, tokens: int, tokens_per_s: float) -> 
 
 
 def is_local_better(
-    decode: Candidate,
-    prefill: Candidate,
-    need: Need,
-    known: KnownPrefixes,
-    *,
-    most_tokens: int,
+    decode: Candidate, prefill: Candidate, need: Need, known: KnownPrefixes, *, most_tokens: int
 ) -> bool:
     """Whether `decode` should compute the prompt itself, rather than `prefill` for it, of which it has what
     is `known`, or fetches that.

@@ -214,7 +214,7 @@ class Session:
             if self.state.epoch:
                 self._context.admission_queue.record_end()
             try:
-                await self._walk.holders.cancel_at_end(outcome)
+                await walk.holders.cancel_at_end(outcome)
             finally:
                 self._outcome = outcome
                 self._report()

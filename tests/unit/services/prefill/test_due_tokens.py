@@ -1,4 +1,4 @@
-"""What a heartbeat says is computed before a prompt, by when that is due."""
+"""A heartbeat says what is computed before a prompt, by when that is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blank block is taken next, and which take no memory."""
+"""Blank blocks are taken in an order, and some take no memory."""
 
 from __future__ import annotations
 

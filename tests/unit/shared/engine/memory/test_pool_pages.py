@@ -1,4 +1,4 @@
-"""Which pages of a pool are given back, and that the system has them then."""
+"""Pages of a pool are given back where no block in use lies on them, and the system has them then."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def cpuinfo(*cores: str) -> str:
 
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where this machine, which is one of arm64, says what its cores have."""
+    """Return the file in which this machine, now one of arm64, says what its cores have."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(cpu_features, "CPUINFO", tmp_path / "cpuinfo")
