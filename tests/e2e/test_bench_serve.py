@@ -16,11 +16,11 @@ import pytest
 from services.cli.bench.ab_side import AbSide
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 from tests.support.stack import Stack
 
 PAGE = (REPOSITORY / "services" / "cli" / "bench" / "README.md").read_text("utf-8")
 COMMANDS = re.findall(r"^\.venv/bin/penstock (bench serve .*)$", PAGE, re.MULTILINE)
-RUN_TIMEOUT_S = 110
 SHORT = ("--duration", "1", "--deadline", "60")
 TRACE = [
     {"timestamp": 0, "input_length": 1200, "output_length": 100, "hash_ids": [0, 1, 2]},
@@ -67,10 +67,8 @@ async def bench(stack: Stack, folder: Path, *words: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    async with asyncio.timeout(RUN_TIMEOUT_S):
-        said, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, said.decode()
+    ended = await ended_program(process)
+    return ended.code, ended.out
 
 
 @pytest.mark.thorough(but="bench serve --concurrency 4 --input-tokens 128 --output-tokens 32")

@@ -14,9 +14,8 @@ from services.cli.capacity.measured_comparison import COMPARED
 from services.cli.capacity.profile_file import read_profile
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 from tests.support.stack import Stack
-
-RUN_TIMEOUT_S = 110
 
 
 async def penstock(stack: Stack, folder: Path, *words: str) -> tuple[int, str]:
@@ -29,10 +28,8 @@ async def penstock(stack: Stack, folder: Path, *words: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    async with asyncio.timeout(RUN_TIMEOUT_S):
-        said, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, said.decode()
+    ended = await ended_program(process)
+    return ended.code, ended.out
 
 
 @pytest.mark.thorough

@@ -19,6 +19,7 @@ import typing_extensions
 
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 
 pytestmark = pytest.mark.thorough
 SOURCE = REPOSITORY / "protos" / "python"
@@ -76,10 +77,8 @@ async def run(installed: Installed, code: str) -> tuple[int, str]:
         installed.python, "-I", "-c", code,
         cwd=installed.folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    async with asyncio.timeout(TIMEOUT_S):
-        output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    ended = await ended_program(process)
+    return ended.code, ended.out
 
 
 def test_it_puts_one_package_into_an_environment(installed: Installed) -> None:

@@ -19,12 +19,12 @@ from protos.penstock.v1 import inference_pb2_grpc as rpc
 from tests.e2e.conftest import options
 from tests.support.client import Answer, connect, generate, request
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 from tests.support.stack import Stack
 from tests.support.wait import until
 
 STREAMS = 4
 REQUEST = request("Once upon a time", max_tokens=120, ignore_eos=True)
-DRAIN_TIMEOUT_S = 100
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,8 @@ async def drain(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    async with asyncio.timeout(DRAIN_TIMEOUT_S):
-        out, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode()
+    ended = await ended_program(process)
+    return ended.code, ended.out
 
 
 def lives(stack: Stack, instance: str) -> int:

@@ -17,6 +17,7 @@ from tests.e2e.test_api_keys import commands_of
 from tests.e2e.test_ways_in import run
 from tests.support.client import connect, generate, request
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 from tests.support.hub import running_hub
 from tests.support.oracle import Oracle
 from tests.support.stack import Stack
@@ -83,6 +84,5 @@ async def typed(command: str, folder: Path) -> tuple[int, str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
     )
-    output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    ended = await ended_program(process)
+    return ended.code, ended.out

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from tests.e2e.test_ways_in import run
 from tests.support.client import connect, generate, request
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 from tests.support.http import call, http_client
 from tests.support.stack import Stack
 
@@ -366,10 +367,9 @@ async def test_curl_gets_whole_answers_and_streams(stack: Stack) -> None:
         process = await asyncio.create_subprocess_exec(
             *command, "--json", json.dumps(body), stdout=asyncio.subprocess.PIPE
         )
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            output, _ = await process.communicate()
-        assert process.returncode == 0, output
-        return output.decode()
+        ended = await ended_program(process)
+        assert ended.code == 0, ended.out
+        return ended.out
 
     body: dict[str, Any] = {"prompt": STORY, "max_tokens": 8, "seed": 7}
     whole = json.loads(await ask(body))["choices"][0]["text"]

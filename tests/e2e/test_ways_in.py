@@ -16,9 +16,9 @@ from shared.process.niceness import COMPUTING_NICE, PASSING_NICE
 from shared.roles import ENGINE_ROLES
 from tests.e2e.conftest import GetStack
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 from tests.support.stack import Stack
 
-RUN_TIMEOUT_S = 100
 LOWEST_NICE = 19
 
 
@@ -27,10 +27,8 @@ async def run(*arguments: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, *arguments, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(RUN_TIMEOUT_S):
-        output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    ended = await ended_program(process)
+    return ended.code, ended.out
 
 
 async def penstock(stack: Stack, *arguments: str) -> tuple[int, str]:

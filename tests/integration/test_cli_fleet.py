@@ -19,6 +19,7 @@ from services.launcher.state import STACK_NAME, RunningInstance, StackState, Sta
 from shared.messages import Held
 from tests.integration.fleet_players import Play, PlayedInstance
 from tests.support.closed_bus import closed_bus
+from tests.support.ended_program import ended_program
 from tests.support.launcher_lock import held_lock
 from tests.support.patched import IMPATIENT, patched
 from tests.support.screen import Screen
@@ -40,10 +41,7 @@ async def penstock(*argv: str, program: Sequence[str] = ("services.cli",)) -> tu
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    async with asyncio.timeout(TIMEOUT_S):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    return await ended_program(process)
 
 
 BLOCKS = Held("g.1", "kv_blocks", 4, "decoding")
@@ -242,10 +240,9 @@ async def test_the_last_of_a_role_is_not_drained_by_a_script_that_did_not_say_so
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    async with asyncio.timeout(TIMEOUT_S):
-        out, err = await process.communicate()
-    assert (process.returncode, out) == (1, b"")
-    assert err.decode() == (
+    ended = await ended_program(process)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
         "penstock drain: decode-0 is the last decode that is ready: requests that need one wait or fail "
         "until another is; pass --yes to drain it all the same\n"
     )

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.data import REPOSITORY
-from tests.support.launched import TIMEOUT_S, Up, launcher_environ, service_commands
+from tests.support.ended_program import ended_program
+from tests.support.launched import Up, launcher_environ, service_commands
 
 BROKEN = "broken"
 
@@ -55,10 +56,8 @@ async def command(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    async with asyncio.timeout(TIMEOUT_S):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode().splitlines(), err.decode()
+    ended = await ended_program(process)
+    return ended.code, ended.out.splitlines(), ended.err
 
 
 def pids(up: Up) -> dict[str, int]:

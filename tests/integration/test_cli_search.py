@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,21 +20,14 @@ from tests.integration.gateway_peers import Answer, Running, gateway
 from tests.integration.test_gateway_passages import asked, retrieving
 from tests.integration.test_gateway_text_asks import key_file
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import EndedProgram, ended_program
 from tests.support.terminal import Terminal
 
-TIMEOUT_S = 40
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 LONG = "Water flows through the gate, and " * 4 + "stops.\n\n    - a list\nof \x1b[31mred things"
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-async def search(running: Running, *argv: str, stdin: bytes = b"", **environ: str) -> Done:
+async def search(running: Running, *argv: str, stdin: bytes = b"", **environ: str) -> EndedProgram:
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli", "search", "--grpc", running.server.address, *argv),
@@ -45,10 +37,7 @@ async def search(running: Running, *argv: str, stdin: bytes = b"", **environ: st
         stderr=asyncio.subprocess.PIPE,
         env={**inherited, **environ},
     )
-    async with asyncio.timeout(TIMEOUT_S):
-        out, err = await process.communicate(stdin)
-    assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
+    return await ended_program(process, stdin)
 
 
 def finding(*passages: ScoredPassage, degraded: str = "", warning: str = "") -> Retrieved:

@@ -33,6 +33,7 @@ from tests.integration.http_edge import CHAT, HELLO, edge
 from tests.support.client import generate
 from tests.support.collector import CALLER, collector
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 from tests.support.wait import until
 
 NAME = "client-7/of.mine"
@@ -246,9 +247,7 @@ async def why(nats_url: str, *argv: str) -> tuple[int, str, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    return await ended_program(process)
 
 
 async def test_penstock_why_tells_of_a_moved_request_by_either_name(nats_url: str) -> None:

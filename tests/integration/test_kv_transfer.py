@@ -26,6 +26,7 @@ from shared.kv.memory.plain_pool import PlainLayout
 from shared.kv.memory.shared_pool import SharedPool
 from shared.messages import KvAbort, KvCredit, KvDone, KvGrant, KvMissing, KvReceived
 from tests.support.clock import FakeClock
+from tests.support.ended_program import ended_program
 from tests.support.kv_pair import SMALL, SUBJECT, MakePair, Pair, Side, assert_same, pairs
 from tests.support.wait import until
 
@@ -645,8 +646,8 @@ async def test_pools_of_two_processes_meet_in_shared_memory() -> None:
         sys.executable, "-c", program, str(s.pid), str(s.fd), str(s.nbytes), s.nonce.hex(),
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    output, _ = await child.communicate()
-    assert bytes.fromhex(output.decode().strip()) == bytes(pool.memory[-4096:])
+    ended = await ended_program(child)
+    assert bytes.fromhex(ended.out.strip()) == bytes(pool.memory[-4096:])
     pool.close()
 
 

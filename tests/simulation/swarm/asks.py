@@ -19,8 +19,6 @@ OPEN = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_
 OPEN |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 GRPC_ALONE = {"allowed_token_ids", "prompt_logprobs", "json_schema"}
 """What of sampling is said over HTTP in another way, or not at all."""
-OWN_OVER_HTTP = ("regex", "stop_regex")
-"""What of sampling OpenAI's interface has no word for."""
 PRIORITIES = {pb.PRIORITY_LOW: "low", pb.PRIORITY_NORMAL: "normal", pb.PRIORITY_HIGH: "high"}
 
 
@@ -79,7 +77,8 @@ class Ask:
         """The same as a client of HTTP says it, to `path`."""
         how = {**OPEN, "seed": 7, "ignore_eos": self.ignores_end, **self.sampling}
         own: dict[str, Any] = {"priority": PRIORITIES[self.priority]}
-        own |= {name: how.pop(name) for name in OWN_OVER_HTTP if name in how}
+        if "regex" in how:
+            own["regex"] = how.pop("regex")
         if self.corpus:
             own["retrieval"] = {"corpus": self.corpus, "k": 2, "may_degrade": not self.strict}
         if self.keeps:
