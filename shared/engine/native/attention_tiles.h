@@ -12,7 +12,7 @@
 
 namespace penstock::matrix_unit {
 
-#ifdef __x86_64__
+#ifdef __AVX512BF16__
 // This thread's tiles for up to 16 rows of queries.
 class HeadTiles {
  public:
@@ -48,7 +48,7 @@ class HeadTiles {
 class HeadTiles {};
 #endif
 
-#ifdef __AVX512F__  // which every CPU with a matrix unit has
+#ifdef __AVX512BF16__  // which every CPU with a matrix unit has
 // Scores of rows of queries [.., depth] and panels of 32 keys [depth / 2][32][2], of which `count` are keys.
 MATRIX_UNIT inline void score_packed(const bf16* queries, const bf16* keys, int depth, int count,
                                      float (*scores)[TILE_KEYS]) {

@@ -6,7 +6,7 @@
 
 #include "attention_sums.h"
 
-#ifdef __AVX512F__  // which every CPU with a matrix unit has
+#ifdef __AVX512BF16__  // which every CPU with a matrix unit has
 namespace penstock {
 
 constexpr int SIDE_BY_SIDE = LANES;  // rows

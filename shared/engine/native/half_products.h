@@ -1,4 +1,4 @@
-// Products of bf16 and of bytes that are added up, in two halves of a vector.
+// Products of bf16, and of bytes or words, that are added up, in two halves of a vector.
 #pragma once
 
 #include "half_conversions.h"
@@ -42,38 +42,27 @@ PENSTOCK_INLINE void zip(halves::I512 even, halves::I512 odd, halves::I512& low,
   high = halves::zipped(even.high, odd.high);
 }
 
-// Sums + codes . row_codes, of four neighbouring bytes a lane; codes have no sign. Two products of 7 bits and
-// 8 fit into 16, so the first bit of the codes is multiplied apart.
-PENSTOCK_INLINE __m256i add_products(__m256i sums, __m256i codes, __m256i row_codes) {
 #ifdef __AVXVNNI__
-  return _mm256_dpbusd_avx_epi32(sums, codes, row_codes);
-#else
-  const __m256i rest = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
-  const __m256i top = _mm256_and_si256(_mm256_srli_epi16(codes, 1), _mm256_set1_epi8(0x40));
-  sums =
-      _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(rest, row_codes), _mm256_set1_epi16(1)));
-  return _mm256_add_epi32(sums,
-                          _mm256_madd_epi16(_mm256_maddubs_epi16(top, row_codes), _mm256_set1_epi16(2)));
-#endif
-}
+// Sums + codes . row_codes, of four neighbouring bytes a lane; codes have no sign.
 PENSTOCK_INLINE Sums add_products(Sums sums, halves::I512 codes, halves::I512 row_codes) {
-  return halves::I512{add_products(sums.low, codes.low, row_codes.low),
-                      add_products(sums.high, codes.high, row_codes.high)};
+  return halves::I512{_mm256_dpbusd_avx_epi32(sums.low, codes.low, row_codes.low),
+                      _mm256_dpbusd_avx_epi32(sums.high, codes.high, row_codes.high)};
 }
 
-// The same of two vectors of codes below 16, whose products fit into 16 bits together.
+// The same of two vectors of codes below 16.
 PENSTOCK_INLINE Sums add_nibble_products(Sums sums, halves::I512 first, halves::I512 first_row,
                                          halves::I512 second, halves::I512 second_row) {
-#ifdef __AVXVNNI__
   return add_products(add_products(sums, first, first_row), second, second_row);
-#else
-  const auto add = [](__m256i sum, __m256i a, __m256i x, __m256i b, __m256i y) {
-    const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, x), _mm256_maddubs_epi16(b, y));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  };
-  return halves::I512{add(sums.low, first.low, first_row.low, second.low, second_row.low),
-                      add(sums.high, first.high, first_row.high, second.high, second_row.high)};
-#endif
 }
+#else
+// Sums + codes . words, of two neighbouring words a lane. The compiler does not see what is added to: it
+// would make all products first and add up pairs of them, for which there are not registers enough.
+PENSTOCK_INLINE Sums add_word_products(Sums sums, halves::I512 codes, halves::I512 words) {
+  sums.low = _mm256_add_epi32(sums.low, _mm256_madd_epi16(codes.low, words.low));
+  sums.high = _mm256_add_epi32(sums.high, _mm256_madd_epi16(codes.high, words.high));
+  asm("" : "+x"(sums.low), "+x"(sums.high));
+  return sums;
+}
+#endif
 
 }  // namespace penstock

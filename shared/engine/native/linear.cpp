@@ -201,6 +201,7 @@ bool Linear::widens(int count) const {
 
 long Linear::row_bytes() const {
   const long columns = k_;
+  if (WORD_PRODUCTS && kind_ != Kind::F32) return columns * 2;  // of bf16, too
   switch (kind_) {
     case Kind::F32:
       return columns * 4;
@@ -226,7 +227,23 @@ void Linear::prepare(const float* row, Rows& rows, int index) const {
     }
     return;
   }
-  int8_t* codes = rows.row<int8_t>(index);
+#ifdef PENSTOCK_WORD_PRODUCTS
+  static thread_local Buffer<int8_t> bytes;
+  bytes.reserve(2 * static_cast<size_t>(k_));
+  round(row, rows, index, bytes.data());
+  auto* words = rows.row<int16_t>(index);
+  if (kind_ == Kind::INT4)
+    join_bytes<Kind::INT4>(bytes.data(), k_, words);
+  else if (kind_ == Kind::INT8)
+    join_bytes<Kind::INT8>(bytes.data(), k_, words);
+  else
+    join_bytes<Kind::INT8_COARSE>(bytes.data(), k_, words);
+#else
+  round(row, rows, index, rows.row<int8_t>(index));
+#endif
+}
+
+void Linear::round(const float* row, Rows& rows, int index, int8_t* codes) const {
 #ifdef __AVX512F__
   if (kind_ == Kind::INT4 && group_ % ROUNDED_COLUMNS == 0) {
     const long place = static_cast<long>(index) * rows.groups;
@@ -254,7 +271,7 @@ void Linear::prepare(const float* row, Rows& rows, int index) const {
     rows.offsets.data()[2 * place] = static_cast<float>(sum);
     rows.offsets.data()[2 * place + 1] = unit * static_cast<float>(sum);
   }
-#ifdef __AVX512F__
+#ifdef __AVX512BF16__
   if (rows.wide) matrix_unit::widen_row(codes, codes + k_, k_, reinterpret_cast<bf16*>(codes + wide_place()));
 #endif
 }
@@ -337,7 +354,7 @@ void Linear::multiply_codes([[maybe_unused]] matrix_unit::Tiles* unit, const Row
       offsets, rows.groups};
   const QuantizedPanel weights{codes, scales_.data() + place, with_minima ? nullptr : zeros_.data() + place,
                                with_minima ? minima_.data() + place : nullptr};
-#ifdef __AVX512F__
+#ifdef __AVX512BF16__
   if (unit != nullptr && rows.wide) {
     const matrix_unit::WideRows wide{reinterpret_cast<const bf16*>(high + wide_place()), rows.stride / 2,
                                      input.scales, offsets, rows.groups};
@@ -346,7 +363,7 @@ void Linear::multiply_codes([[maybe_unused]] matrix_unit::Tiles* unit, const Row
   }
 #endif
   const auto run = [&]<Kind KIND, bool MINIMA>() {
-#ifdef __x86_64__
+#ifdef __AVX512BF16__
     if (unit != nullptr)
       return matrix_unit::multiply_quantized<KIND, MINIMA>(*unit, input, weights, group_, num, tile);
 #endif

@@ -31,8 +31,8 @@ struct PackedShape {
 
 // Rows of activations in the form that linears of one kind take: fp32, bf16, or whole numbers with a scale
 // and their sum per group of columns. Those are kept as high bytes of all columns and low bytes behind them,
-// which two columns of INT4 share (quantized_rows.h). Many rows of INT4 have them in bf16, too, for the
-// matrix unit (matrix_unit_nibbles.h).
+// which two columns of INT4 share (quantized_rows.h), or both in one word (word_products.h). Many rows of
+// INT4 have them in bf16, too, for the matrix unit (matrix_unit_nibbles.h).
 struct Rows {
   Kind kind = Kind::F32;
   int groups = 0;     // per row
@@ -163,6 +163,8 @@ class Linear {
   bool widens(int count) const;                                     // so many rows, for the matrix unit
   long wide_place() const { return (row_bytes() + 63) / 64 * 64; }  // of a row's bf16, in bytes
   void pack_bias(const float* bias);
+  // A row to whole numbers: their high bytes, and their low ones behind all of those.
+  void round(const float* row, Rows& rows, int index, int8_t* codes) const;
   // Whether so many rows are multiplied there. Sums of bf16 always are, so that they have one order; of whole
   // numbers they are the same ones anywhere, and go where they are made sooner.
   bool suits_matrix_unit(const Rows& rows, int count) const {

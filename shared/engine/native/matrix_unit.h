@@ -36,7 +36,7 @@ inline std::atomic<bool>& enabled() {
   return flag;
 }
 
-#ifdef __x86_64__
+#ifdef __AVX512BF16__  // which every CPU with a matrix unit has
 #define MATRIX_UNIT __attribute__((target("amx-tile,amx-bf16,amx-int8")))
 
 // Whether the kernel lets this process use the unit, which costs each thread that does 8 kB where it is

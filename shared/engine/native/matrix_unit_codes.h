@@ -3,7 +3,7 @@
 
 #include "quantized_tile.h"
 
-#ifdef __x86_64__
+#ifdef __AVX512BF16__
 namespace penstock::matrix_unit {
 
 // The columns of an instruction: the most that divide a group, of which all are multiples of 16.

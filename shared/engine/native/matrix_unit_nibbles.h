@@ -9,7 +9,19 @@
 
 #include "quantized_tile.h"
 
-#ifdef __AVX512F__  // which every CPU with a matrix unit has
+namespace penstock::matrix_unit {
+
+// Where column `k` is among a row's numbers, a multiple of 16.
+inline long wide_column(int k) {
+  return k / BF16_STEP * 2 * BF16_STEP + k % BF16_STEP;
+}
+
+// Columns are in the order in which codes are unpacked: of each 16 these.
+alignas(64) constexpr int COLUMN_ORDER[16] = {0, 2, 8, 10, 1, 3, 9, 11, 4, 6, 12, 14, 5, 7, 13, 15};
+
+}  // namespace penstock::matrix_unit
+
+#ifdef __AVX512BF16__  // which every CPU with a matrix unit has
 namespace penstock::matrix_unit {
 
 static_assert((SHARED_STEPS + 16.0f) * 15.0f * BF16_STEP < 1 << 24);
@@ -22,14 +34,6 @@ struct WideRows {
   const float* offsets;  // [rows, groups, 2]: the sum of the group, as it is and times the scale
   int groups;
 };
-
-// Where column `k` is among a row's numbers, a multiple of 16.
-inline long wide_column(int k) {
-  return k / BF16_STEP * 2 * BF16_STEP + k % BF16_STEP;
-}
-
-// Columns are in the order in which codes are unpacked: of each 16 these.
-alignas(64) constexpr int COLUMN_ORDER[16] = {0, 2, 8, 10, 1, 3, 9, 11, 4, 6, 12, 14, 5, 7, 13, 15};
 
 // `count` columns of high and low bytes -> bf16.
 inline void widen_row(const int8_t* high, const int8_t* low, int count, bf16* numbers) {

@@ -15,6 +15,7 @@ constexpr int PANEL = 32;
 constexpr int VECTORS_AT_ONCE = WHOLE_VECTORS ? 2 : 1;
 constexpr int MAX_TILE_ROWS = WHOLE_VECTORS ? 12 : 4;
 constexpr int PREFETCH_BYTES = 2048;
+constexpr int WIDENED_COLUMNS = 128;  // of a tile's rows, which then stay in the L1 beside the panel's
 
 template <class E>
 constexpr int STEP = sizeof(E) == 2 ? 2 : 1;  // elements of k in one step
@@ -51,8 +52,51 @@ inline void multiply(const float* rows, long stride, const float* panel, int k, 
     }
 }
 
+// The same where no instruction multiplies bf16: rows become fp32, some steps at a time, and of each pair the
+// one with the higher place is multiplied first.
+template <int R>
+inline void multiply_widened(const bf16* rows, long stride, const bf16* panel, int k, Accumulators<R>& acc) {
+  alignas(64) float wide[R][WIDENED_COLUMNS];
+  for (int at = 0; at < k; at += WIDENED_COLUMNS, rows += WIDENED_COLUMNS, panel += WIDENED_COLUMNS * PANEL) {
+    const int count = std::min(WIDENED_COLUMNS, k - at);
+    for (int r = 0; r < R; ++r) {
+      const bf16* row = rows + r * stride;
+      int i = 0;
+      for (; i + LANES <= count; i += LANES)
+        _mm512_store_ps(wide[r] + i, widen(_mm256_loadu_si256((const __m256i*)(row + i))));
+      for (; i < count; ++i) wide[r][i] = to_float(row[i]);
+    }
+#pragma GCC unroll 2
+    for (int first = 0; first < 2; first += VECTORS_AT_ONCE)
+      for (int i = 0; i < count; i += 2) {
+        const bf16* columns = panel + i * PANEL + first * PANEL;
+        __m512 low[VECTORS_AT_ONCE], high[VECTORS_AT_ONCE];
+#pragma GCC unroll 2
+        for (int each = 0; each < VECTORS_AT_ONCE; ++each) {
+          _mm_prefetch(reinterpret_cast<const char*>(columns + each * PANEL) + PREFETCH_BYTES, _MM_HINT_T0);
+          const __m512i pairs = _mm512_loadu_si512(columns + each * PANEL);
+          low[each] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+          high[each] =
+              _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
+          const __m512 second = _mm512_set1_ps(wide[r][i + 1]);
+#pragma GCC unroll 2
+          for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+            acc[r][first + each] = _mm512_fmadd_ps(second, high[each], acc[r][first + each]);
+          const __m512 one = _mm512_set1_ps(wide[r][i]);
+#pragma GCC unroll 2
+          for (int each = 0; each < VECTORS_AT_ONCE; ++each)
+            acc[r][first + each] = _mm512_fmadd_ps(one, low[each], acc[r][first + each]);
+        }
+      }
+  }
+}
+
 template <int R>
 inline void multiply(const bf16* rows, long stride, const bf16* panel, int k, Accumulators<R>& acc) {
+  if constexpr (WIDENS_ROWS && R > 1) return multiply_widened<R>(rows, stride, panel, k, acc);
 #pragma GCC unroll 2
   for (int first = 0; first < 2; first += VECTORS_AT_ONCE)
     for (int i = 0; i < k; i += 2) {

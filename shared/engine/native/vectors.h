@@ -1,6 +1,7 @@
-// The vectors that everything here is written in: Intel's names for AVX-512. Where the compiler may not use
-// it each vector is two of AVX2 (two_halves.h), or on arm64 four of NEON (four_quarters.h), with the same
-// lanes and the same bits.
+// The vectors that everything here is written in: Intel's names for AVX-512. Where the compiler may use it
+// but not for bf16, those few names are of fp32's instructions (bf16_in_fp32.h); where it may not at all,
+// each vector is two of AVX2 (two_halves.h), or on arm64 four of NEON (four_quarters.h), with the same lanes
+// and the same bits.
 #pragma once
 
 #ifdef __x86_64__
@@ -17,15 +18,37 @@ constexpr bool WHOLE_VECTORS = true;
 constexpr bool WHOLE_VECTORS = false;
 #endif
 
+// Whether there is an instruction for products of bf16, or it is cheaper to have rows in fp32 for them: each
+// row then meets a panel in one operation a number, and widening it costs a few for all columns.
+#if defined(__AVX512BF16__) || !defined(__x86_64__)
+constexpr bool WIDENS_ROWS = false;
+#else
+constexpr bool WIDENS_ROWS = true;
+#endif
+
+// Whether whole numbers are multiplied as words, two products at a time (word_products.h), for want of an
+// instruction that adds up four of bytes (byte_products.h).
+#if defined(__x86_64__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+#define PENSTOCK_WORD_PRODUCTS
+constexpr bool WORD_PRODUCTS = true;
+#else
+constexpr bool WORD_PRODUCTS = false;
+#endif
+
 }  // namespace penstock
 
 #ifdef __AVX512F__
+#ifndef __AVX512BF16__
+#include "bf16_in_fp32.h"
+#endif
+
 namespace penstock {
 
 // A vector of the type that integer dot products add to: GCC copies any other one in front of and behind
 // each.
 using Sums = int __attribute__((vector_size(64)));
 
+#ifdef __AVX512VNNI__
 // Sums + codes . row_codes, of four neighbouring bytes a lane; codes have no sign.
 inline Sums add_products(Sums sums, __m512i codes, __m512i row_codes) {
   return (Sums)_mm512_dpbusd_epi32((__m512i)sums, codes, row_codes);
@@ -36,6 +59,14 @@ inline Sums add_nibble_products(Sums sums, __m512i first, __m512i first_row, __m
                                 __m512i second_row) {
   return add_products(add_products(sums, first, first_row), second, second_row);
 }
+#else
+// Sums + codes . words, of two neighbouring words a lane, in this order (half_products.h).
+inline Sums add_word_products(Sums sums, __m512i codes, __m512i words) {
+  sums += (Sums)_mm512_madd_epi16(codes, words);
+  asm("" : "+v"(sums));
+  return sums;
+}
+#endif
 
 // The pairs of two vectors' elements of 16 bits: those of their first 16 are `low`, of the others `high`.
 inline void zip(__m512i even, __m512i odd, __m512i& low, __m512i& high) {
