@@ -106,27 +106,7 @@ class Attention {
       if (key + TILE_KEYS < end) locate(span, pool, layer, key + TILE_KEYS, end, next_);
       for (int head = 0; head < item.num_heads; ++head) {
         point_at(pool, item.first_head + head, count);
-#ifdef __AVX512F__  // which every CPU with a matrix unit has
-        if constexpr (sizeof(E) == 2) {
-          if (on_unit_) {
-            meet_on_unit(tiles, pool, head * rows, rows, stored, key, count, window);
-            continue;
-          }
-        }
-#endif
-        if (stored) {
-          with_rows(rows, [&]<int R>() {
-            this->template visit<R, true>(head * rows, 0, key, count, position, group, window);
-          });
-          continue;
-        }
-        tokens_.pack_keys(round_up(count, PANEL), depth_, keys_.data());
-        tokens_.pack_values(round_up(count, PANEL), width_, values_.data());
-        for_each_tile(rows, MAX_TILE_ROWS, [&](int first, int num) {
-          with_rows(num, [&]<int R>() {
-            this->template visit<R, false>(head * rows + first, first, key, count, position, group, window);
-          });
-        });
+        meet(tiles, pool, head * rows, rows, stored, key, count, position, window);
       }
       const int next = key + TILE_KEYS;
       if (next < end && next % PARTITION_KEYS != 0) continue;
@@ -177,6 +157,11 @@ class Attention {
     std::fill_n(totals_.data(), rows, 0.0f);
   }
 
+  // The rows of one KV head, of which `first` is the first, meet the `count` keys that begin at `key`: as
+  // they are `stored`, or packed. In attention.cpp, where it is compiled once for all.
+  void meet(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored, int key,
+            int count, int position, int window);
+
   // What the unit's rows keep side by side, to where `attention_sums.h` has it.
   void keep_totals(int rows) {
     for (int r = 0; r < rows; ++r) {
@@ -185,7 +170,7 @@ class Attention {
     }
   }
 
-#ifdef __AVX512F__
+#ifdef __AVX512BF16__
   // The rows of one KV head, of which `first` is the first, meet the `count` keys that begin at `key`, on the
   // matrix unit: those that are packed, or, bit for bit the same, as they are stored.
   void meet_on_unit(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored,
