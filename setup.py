@@ -17,6 +17,8 @@ KERNELS = "shared/engine/native"
 INSTRUCTIONS = {
     "linux-x86_64": {
         "_kernels": ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi"),
+        "_kernels_avx512vnni": ("-march=x86-64-v4", "-mavx512vnni"),
+        "_kernels_avx512": ("-march=x86-64-v4",),
         "_kernels_avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
         "_kernels_avx2": ("-march=x86-64-v3",),
     },

@@ -30,9 +30,9 @@ def test_arm64_gets_neon_and_no_flag_of_another_machine(setup_py: dict[str, Any]
     assert flags(setup_py, "linux-aarch64") == {"_kernels_neon": ["-march=armv8.2-a+dotprod"]}
 
 
-def test_x86_64_gets_its_three_sets(setup_py: dict[str, Any]) -> None:
+def test_x86_64_gets_its_five_sets(setup_py: dict[str, Any]) -> None:
     built = flags(setup_py, "linux-x86_64")
-    assert list(built) == ["_kernels", "_kernels_avxvnni", "_kernels_avx2"]
+    assert list(built) == [f"_kernels{name}" for name in ("", "_avx512vnni", "_avx512", "_avxvnni", "_avx2")]
     assert all(each[0].startswith("-march=x86-64-v") for each in built.values())
 
 

@@ -14,6 +14,9 @@ others does. For tests, and to tell an instruction set's fault from ours."""
 NONE = "none"
 KERNEL_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq", "vbmi", "bf16", "vnni"))
 """The features that the compiled kernels need in whole vectors."""
+WHOLE_FEATURES = tuple(f"avx512_{name}" for name in ("f", "bw", "vl", "dq"))
+"""The features that they need there where products of bf16 are made of those of fp32, and where there is no
+`avx512_vnni` those of bytes of words."""
 HALVES_FEATURES = ("avx2", "fma3", "f16c", "bmi", "bmi2", "lzcnt")
 """The features that they need where each vector is two of half its size."""
 NEON_FEATURES = ("asimd", "atomics", "asimddp")

@@ -17,6 +17,7 @@ from shared.engine.native.cpu_features import (
     LEAST_FEATURES,
     MATRIX_UNIT_FEATURES,
     NEON_FEATURES,
+    WHOLE_FEATURES,
     usable_features,
 )
 from shared.errors import InternalError
@@ -24,15 +25,27 @@ from shared.errors import InternalError
 ABI = 33
 BUILDS = {
     "_kernels": KERNEL_FEATURES,
+    "_kernels_avx512vnni": (*WHOLE_FEATURES, "avx512_vnni"),
+    "_kernels_avx512": WHOLE_FEATURES,
     "_kernels_avxvnni": (*HALVES_FEATURES, "avx_vnni"),
     "_kernels_avx2": HALVES_FEATURES,
     "_kernels_neon": NEON_FEATURES,
 }
 """The libraries that are made of the same sources, the fastest first, and the features that each needs: those
 of x86-64, and that of arm64."""
-NativeName = Literal["native", "native+amx", "native+avxvnni", "native+avx2", "native+neon"]
+NativeName = Literal[
+    "native",
+    "native+amx",
+    "native+avx512vnni",
+    "native+avx512",
+    "native+avxvnni",
+    "native+avx2",
+    "native+neon",
+]
 _NAMES: dict[str, NativeName] = {
     "_kernels": "native",
+    "_kernels_avx512vnni": "native+avx512vnni",
+    "_kernels_avx512": "native+avx512",
     "_kernels_avxvnni": "native+avxvnni",
     "_kernels_avx2": "native+avx2",
     "_kernels_neon": "native+neon",

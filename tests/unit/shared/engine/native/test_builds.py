@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.engine.loading.linear import QuantLinear
 from shared.engine.native.cpu_features import VARIABLE, usable_features
 from shared.engine.native.library import BUILDS, NativeName, library, load, native_name, path_of
 from shared.engine.native.linear import NativeLinear
@@ -33,10 +34,13 @@ from tests.support.served_shapes import SERVED
 ROW_COUNTS = (1, 2, 3, 4, 5, 8, 9, 13, 65)
 WIDTHS = (30, 576, 1000, 4097)
 NAMES: dict[str, NativeName] = {
+    "_kernels_avx512vnni": "native+avx512vnni",
+    "_kernels_avx512": "native+avx512",
     "_kernels_avxvnni": "native+avxvnni",
     "_kernels_avx2": "native+avx2",
     "_kernels_neon": "native+neon",
 }
+IN_WHOLE_VECTORS = ("_kernels", "_kernels_avx512vnni", "_kernels_avx512")
 VOCAB = 512
 SMALLEST = "SmolLM2-135M"
 
@@ -75,12 +79,19 @@ def not_remembered() -> Iterator[None]:
     library.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def other(build: str) -> str:
+    """The first build in whole vectors that is not the one compared with it."""
+    found = next((name for name in IN_WHOLE_VECTORS if name != build and runs_here(name)), None)
+    if found is None:
+        pytest.skip("there is no other build here to compare with")
+    return found
+
+
 @pytest.fixture
-def on_whole_vectors() -> Iterator[ctypes.CDLL]:
-    """The first build, without its matrix unit."""
-    if not runs_here("_kernels"):
-        pytest.skip("there is no first build here to compare with")
-    loaded = load(path_of("_kernels"))
+def on_whole_vectors(other: str) -> Iterator[ctypes.CDLL]:
+    """That build, without its matrix unit."""
+    loaded = load(path_of(other))
     had_unit = loaded.penstock_has_matrix_unit()
     loaded.penstock_use_matrix_unit(False)
     yield loaded
@@ -107,6 +118,21 @@ def test_rows_of_any_size_are_rounded_to_the_numbers_that_whole_vectors_make(
     packed, expected = (NativeLinear.pack(each, linear) for each in (kernels, on_whole_vectors))
     rows = rows_of_any_size(300, 1000)
     torch.testing.assert_close(packed(rows), expected(rows), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("bits", "steps"), [(8, 127 * 128), (4, 119 * 256)])
+def test_the_largest_numbers_and_codes_are_added_up_exactly(
+    kernels: ctypes.CDLL, bits: int, steps: int
+) -> None:
+    """In the longest group that sums of 8 bits by 15 have room for, whatever each build adds up first."""
+    generator, largest = torch.Generator().manual_seed(bits), 2**bits - 1
+    codes = largest * torch.randint(0, 2, (33, 512), generator=generator, dtype=torch.uint8)
+    signs = 2.0 * torch.randint(0, 2, (9, 512), generator=generator) - 1
+    codes[0], signs[0], signs[1] = largest, 1.0, -1.0
+    nothing = torch.zeros(33, 1, dtype=torch.uint8)
+    linear = QuantLinear(codes, torch.ones(33, 1).half(), nothing, bits, 512)
+    exact = (steps * signs).double() @ codes.double().T
+    assert torch.equal(NativeLinear.pack(kernels, linear)(steps * signs), exact.float())
 
 
 @pytest.mark.thorough(but="_kernels_avx2-bfloat16 | _kernels_avxvnni-int8 | _kernels_avx2-int4")
@@ -141,12 +167,10 @@ def test_the_same_ids_are_drawn(kernels: ctypes.CDLL) -> None:
 
 @pytest.mark.thorough(but="_kernels_avx2")
 def test_invariant_5_a_draft_head_guesses_the_same(
-    build: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    build: str, other: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drafts: list[HeadDraft] = []
-    for name in ("_kernels", build):
-        if not runs_here(name):
-            pytest.skip("there is no first build here to compare with")
+    for name in (other, build):
         with monkeypatch.context() as patch:
             patch.setenv(VARIABLE, ",".join(BUILDS[name]))
             library.cache_clear()

@@ -17,9 +17,11 @@ from shared.engine.core_arbiter import WorkClass
 from shared.engine.native import cpu_features
 from shared.engine.native import library as native_library
 from shared.engine.native.cpu_features import (
+    HALVES_FEATURES,
     KERNEL_FEATURES,
     LEAST_FEATURES,
     VARIABLE,
+    WHOLE_FEATURES,
     arm64_features,
     usable_features,
 )
@@ -50,6 +52,17 @@ ARM64 = {
     "Apple M2 under Docker": f"{APPLE_M1} i8mm bf16 bti ecv",
 }
 """The features that Linux names of CPUs that have dot products."""
+IN_WHOLE_VECTORS = {*HALVES_FEATURES, *WHOLE_FEATURES}
+X86_64 = {
+    "Sapphire Rapids": ({*IN_WHOLE_VECTORS, *KERNEL_FEATURES, "avx_vnni"}, "_kernels"),
+    "Cooper Lake": ({*IN_WHOLE_VECTORS, "avx512_vnni", "avx512_bf16"}, "_kernels_avx512vnni"),
+    "Ice Lake": ({*IN_WHOLE_VECTORS, "avx512_vnni", "avx512_vbmi"}, "_kernels_avx512vnni"),
+    "Cascade Lake": ({*IN_WHOLE_VECTORS, "avx512_vnni"}, "_kernels_avx512vnni"),
+    "Skylake-SP": (IN_WHOLE_VECTORS, "_kernels_avx512"),
+    "Alder Lake": ({*HALVES_FEATURES, "avx_vnni"}, "_kernels_avxvnni"),
+    "Haswell": (set(HALVES_FEATURES), "_kernels_avx2"),
+}
+"""The features of x86-64 CPUs that the kernels ask for, and the build that is for them."""
 
 
 def cpuinfo(*cores: str) -> str:
@@ -76,6 +89,12 @@ def not_remembered() -> Iterator[None]:
     library.cache_clear()
     yield
     library.cache_clear()
+
+
+@pytest.mark.parametrize("cpu", X86_64)
+def test_a_cpu_runs_the_build_that_has_most_of_its_instructions(cpu: str) -> None:
+    features, build = X86_64[cpu]
+    assert runnable_builds(frozenset(features))[0] == build
 
 
 @pytest.mark.parametrize("cpu", ARM64)
