@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
 from shared.engine.scheduling.position_chances import PositionChances
-from shared.engine.scheduling.probes import Probes
+from shared.engine.scheduling.probes import Probes, Tries
 
 PROBE_TOKENS = 1
 UNKNOWN_PRICE = 0.1
@@ -45,7 +45,7 @@ class DraftLength:
         self._longest = longest
         self._common = common
         self._own = DraftRecord(common.chances.copy(_LEARNING), common.usable, _LEARNING)
-        self._probes = probes
+        self._tries = Tries(probes)
 
     def observe(self, proposed: int, accepted: int) -> None:
         """A draft of `proposed` tokens was verified; 0: none was."""
@@ -54,17 +54,18 @@ class DraftLength:
         for record in (self._own, self._common):
             record.chances.learn(proposed, accepted)
             record.learn_use(1.0)
-        if accepted:
-            self._probes.succeed()
+        self._tries.judge(accepted)
 
     def observe_waste(self) -> None:
         """A draft was asked for and of no use: it came late, or not at all, or the engine left it out."""
         for record in (self._own, self._common):
             record.learn_use(0.0)
 
-    def next(self, limit: int, price: float = UNKNOWN_PRICE, ask_price: float = 0.0) -> int:
-        """Tokens to ask for after this step; `limit` is what the batch leaves room for. In steps of the
-        sequence, to verify a token costs `price`, and to ask `ask_price`."""
+    def next(
+        self, limit: int, price: float = UNKNOWN_PRICE, ask_price: float = 0.0, num_sessions: int = 1
+    ) -> int:
+        """Tokens to ask for after this step; `limit` is what the batch of `num_sessions` leaves room for. In
+        steps of the sequence, to verify a token costs `price`, and to ask `ask_price`."""
         most = min(limit, self._longest)
         if most <= 0:
             return 0
@@ -72,7 +73,7 @@ class DraftLength:
             bet = self._own.chances.bet(most, price)
             if bet.num_tokens and self._own.usable * bet.gain > ask_price:
                 return bet.num_tokens
-        return min(PROBE_TOKENS, most) if self._probes.is_due() else 0
+        return min(PROBE_TOKENS, most) if self._tries.take(price + ask_price, num_sessions) else 0
 
 
 def ask_price(prices: DraftPrices, num_sequences: int) -> float:

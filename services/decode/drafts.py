@@ -224,7 +224,7 @@ class DraftBook:
             session.advanced = False
             if session.unanswered > MAX_LAG_TOKENS:
                 session.length.observe_waste()
-            wanted = session.length.next(limit, *self._prices_of(session))
+            wanted = session.length.next(limit, *self._prices_of(session), len(self._sessions))
             if wanted:
                 rows.setdefault(session.speculator, []).append((session, wanted))
         messages += [

@@ -21,6 +21,9 @@ prompts. So are sequences: while each has one row, what they cost is taken for t
 nobody drafts by the hope that another row is cheaper than the first."""
 _FIT_EVERY = 16
 """Coefficients are computed at least so often, so that the past is in them before it has faded."""
+_FIRST_FITS = 32
+"""The steps at first that are each followed at once, as are those of more sequences than there ever were:
+by what prompts alone have shown drafts would be long, and dear."""
 
 Array = NDArray[np.float64]
 
@@ -60,6 +63,7 @@ class CostModel:
         self._coefficients = np.zeros(4)
         self._observations = 0
         self._most_tokens = 0
+        self._most_sequences = 0
         self._stale = False
 
     @property
@@ -79,7 +83,11 @@ class CostModel:
         self._most_tokens = max(self._most_tokens, features.tokens)
         self._scale += (row * row - self._scale) / self._observations
         self._stale = True
-        if self._observations % _FIT_EVERY == 0:
+        is_new = features.sequences > self._most_sequences
+        self._most_sequences = max(self._most_sequences, features.sequences)
+        if self.ready and (
+            is_new or self._observations % _FIT_EVERY == 0 or self._observations < _FIRST_FITS
+        ):
             self._fit()
 
     def coefficients(self) -> tuple[float, float, float, float]:
@@ -90,8 +98,8 @@ class CostModel:
         return a, b, c, d
 
     def last_coefficients(self) -> tuple[float, float, float, float]:
-        """The same as of at most _FIT_EVERY steps ago, zeros before that: for what is asked at every step,
-        where to fit would take longer than the answer is worth."""
+        """The same as of at most _FIT_EVERY steps ago, zeros while not ready: for what is asked at every
+        step, where to fit would take longer than the answer is worth."""
         a, b, c, d = self._coefficients.tolist()
         return a, b, c, d
 

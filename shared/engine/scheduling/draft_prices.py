@@ -36,3 +36,8 @@ class DraftPrices(NamedTuple):
     def of_token(self, num_computed: int) -> float:
         """Return the price of a token behind so many."""
         return self.row + self.key * num_computed
+
+    @property
+    def sequences(self) -> float:
+        """Return how many the step is of."""
+        return self.step_us / self.share_us

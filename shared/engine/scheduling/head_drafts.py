@@ -2,7 +2,8 @@
 
 A head is asked for all sequences of a step at once. How much of a draft is verified follows from the
 confidence that the head states with each token (DSpark) and from how often tokens of such a confidence were
-right. Whether asking pays, from what its drafts have promised so lately, for each sequence and for all.
+right. Whether asking pays, from what it has brought and cost lately, for each sequence and for all; where it
+does not, one token is tried now and then.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
-from shared.engine.scheduling.head_chances import HeadChances
+from shared.engine.scheduling.head_chances import HeadChances, HeadTrust
 from shared.engine.scheduling.head_model import DraftRequest, HeadDraft, HeadModel, TapRows
 from shared.engine.scheduling.head_record import HeadRecord
+from shared.engine.scheduling.probes import Probes, Tries
 from shared.engine.sequence import LiveSequence
 from shared.seams.clock import SYSTEM_CLOCK
 
@@ -23,11 +25,6 @@ HEAD_TOKENS = 8
 """The most tokens that a head drafts for a sequence in a step."""
 LEAST_SHARE_US = 300
 """The least time of a sequence in a step: to ask takes Python 20 µs and more, whatever the head is."""
-RETRY_AFTER = 128
-"""All sequences are drafted one token for in one step of so many, whatever has come of it: text changes."""
-RETRY_BESIDE_OTHERS = 32
-"""The same for a sequence whose own drafts do not pay, where those of others do."""
-_LEARNING = 0.1  # the least weight of one time of asking
 _COST_LEARNING = 0.1
 _WORST_COST = 4.0  # times what it took before: a call that was interrupted says little
 
@@ -45,15 +42,22 @@ class Offer(NamedTuple):
 
 
 class _HeadRow:
-    """The record of one sequence; `num_tokens` is how many it had when its hidden states were kept."""
+    """The record of one sequence; `num_tokens` is how many it had when its hidden states were kept.
 
-    __slots__ = ("num_tokens", "record", "slot", "trust")
+    `computed`: the tokens that the head computed for the draft that is verified next. The first `bet` of it
+    promise to pay: `hoped` are expected to be right."""
 
-    def __init__(self, slot: int, record: HeadRecord) -> None:
+    __slots__ = ("bet", "computed", "hoped", "num_tokens", "record", "slot", "tries", "trust")
+
+    def __init__(self, slot: int, record: HeadRecord, trust: HeadTrust, tries: Tries) -> None:
         self.slot = slot
         self.num_tokens = 0
         self.record = record
-        self.trust = 1.0
+        self.trust = trust
+        self.tries = tries
+        self.computed = 0
+        self.bet = 0
+        self.hoped = 0.0
 
 
 class HeadDrafts:
@@ -78,9 +82,9 @@ class HeadDrafts:
         self._rows: dict[str, _HeadRow] = {}
         self._chances = HeadChances()
         self._record = HeadRecord()
+        self._probes = Probes()
         self._token_us = 0.0  # what the head takes for a token of one sequence
         self._prices: DraftPrices | None = None
-        self._steps = 0
 
     @property
     def nbytes(self) -> int:
@@ -97,7 +101,9 @@ class HeadDrafts:
             if row is None:
                 if not self._free:
                     continue
-                row = self._rows[sequence.key] = _HeadRow(self._free.pop(), self._record.inherited())
+                record, trust = self._record.inherited(), self._chances.new_trust()
+                row = _HeadRow(self._free.pop(), record, trust, Tries(self._probes))
+                self._rows[sequence.key] = row
             row.num_tokens = len(sequence.tokens)
             slots.append(row.slot)
             places.append(place)
@@ -115,7 +121,7 @@ class HeadDrafts:
     def begin_step(self, prices: DraftPrices | None) -> bool:
         """A step is planned in which tokens cost `prices`; False where no draft can pay in it."""
         self.drafting_us = 0
-        self._steps += 1
+        self._probes.begin_step()
         self._prices = prices
         if not self.longest or prices is None or prices.share_us < LEAST_SHARE_US:
             return False
@@ -134,8 +140,7 @@ class HeadDrafts:
             return None
         length, floor, need = min(most, self.longest), price, price + head_price
         if row.record.gain(price, head_price) <= gain:
-            others_pay = self._record.gain(price, head_price) > 0
-            if gain or self._steps % (RETRY_BESIDE_OTHERS if others_pay else RETRY_AFTER):
+            if gain or not row.tries.take(need, self._prices.sequences):
                 return None
             length, floor = 1, 0.0
         params = sequence.params
@@ -148,7 +153,7 @@ class HeadDrafts:
             length,
             floor,
             need,
-            row.trust,
+            row.trust.value,
         )
 
     def ask(self, asked: Sequence[tuple[LiveSequence, DraftRequest]], num_taken: int = 0) -> list[Offer]:
@@ -171,17 +176,27 @@ class HeadDrafts:
     def judge(self, key: str, confidences: Sequence[float], accepted: int) -> None:
         """Learn from a step that verified tokens of these confidences."""
         row = self._rows[key]
-        row.trust = self._chances.learn(confidences, accepted, row.trust)
+        self._chances.learn(confidences, accepted, row.trust)
+        verified = min(row.bet, len(confidences))
+        self._learn(row, min(accepted, verified), verified)
+        row.tries.judge(accepted)
 
     def _offer(self, sequence: LiveSequence, request: DraftRequest, draft: HeadDraft, room: int) -> Offer:
         assert self._prices is not None
         row = self._rows[sequence.key]
         price = self._prices.of_token(sequence.num_computed)
-        least = price if request.floor else 0.0  # what is tried is verified, whatever it promises
-        count, right = self._chances.bet(draft.confidences[:room], row.trust, least)
-        row.record.learn(_LEARNING, right, count, draft.steps)
-        self._record.learn(_LEARNING, right, count, draft.steps)
-        return Offer(draft.token_ids[:count], draft.confidences[:count], right - price * count)
+        row.computed = draft.steps
+        row.bet, row.hoped = self._chances.bet(draft.confidences[:room], request.trust, price)
+        # what is tried is verified, whatever it promises
+        count = row.bet if request.floor else min(room, len(draft.token_ids))
+        if not count:
+            self._learn(row, 0, 0)
+        return Offer(draft.token_ids[:count], draft.confidences[:count], row.hoped - price * row.bet)
+
+    def _learn(self, row: _HeadRow, right: int, verified: int) -> None:
+        """Take in what has come of a bet, or would have come of it where a token was only tried."""
+        for record in (row.record, self._record):
+            record.learn(row.hoped, right, verified, row.computed)
 
     def _learn_cost(self, token_us: float) -> None:
         if not self._token_us:

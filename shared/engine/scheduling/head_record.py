@@ -1,20 +1,22 @@
-"""Remember what asking a draft head brings: tokens expected to be right, verified and computed."""
+"""Remember what asking a draft head has brought: tokens that were right, verified and computed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-_FIRST_TIMES = 3.0  # the hope of the beginning weighs as much as so many times of asking
-_INHERITED_TIMES = 6.0  # and what others have shown, for a new sequence, as much as so many
+_LEARNING = 0.1  # the least weight of one time of asking
+_MEASURED = 0.3  # the part of what is learned that was seen, and not expected
+_FIRST_TIMES = 2.0  # that nothing is known weighs as much as so many times of asking
+_INHERITED_TIMES = 3.0  # and what others have shown, for a new sequence, as much as so many
 
 
 @dataclass(slots=True)
 class HeadRecord:
-    """Means per time of asking, which fade. It begins with a little hope, so that a head is tried."""
+    """Means per time of asking, which fade. It begins without hope: a head is tried, not trusted."""
 
-    right: float = 0.5
+    right: float = 0.0
     verified: float = 1.0
-    computed: float = 1.5
+    computed: float = 1.0
     times: float = _FIRST_TIMES
 
     def gain(self, price: float, head_price: float) -> float:
@@ -22,11 +24,12 @@ class HeadRecord:
         costs `price`, one that the head computes `head_price`."""
         return self.right - price * self.verified - head_price * self.computed
 
-    def learn(self, least_weight: float, right: float, verified: float, computed: float) -> None:
-        """Take in one more time of asking, which weighs at least `least_weight`, and more among few."""
+    def learn(self, hoped: float, right: int, verified: int, computed: int) -> None:
+        """Take in one more time of asking, which weighs more among few: tokens that were expected to be
+        right, which says more from time to time, and those that were, which is true in the long run."""
         self.times += 1
-        weight = max(least_weight, 1 / self.times)
-        self.right += weight * (right - self.right)
+        weight = max(_LEARNING, 1 / self.times)
+        self.right += weight * (hoped + _MEASURED * (right - hoped) - self.right)
         self.verified += weight * (verified - self.verified)
         self.computed += weight * (computed - self.computed)
 

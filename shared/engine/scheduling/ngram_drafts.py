@@ -8,6 +8,7 @@ from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
 from shared.engine.scheduling.earlier_answers import AnswerText, EarlierAnswers
 from shared.engine.scheduling.match_chances import Bet, MatchChances
 from shared.engine.scheduling.ngram_index import LONGEST_MATCH, NO_GUESS, Guess, NgramIndex
+from shared.engine.scheduling.probes import Probes, Tries
 from shared.engine.sequence import LiveSequence
 
 STARTING_CHANCES = (0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
@@ -16,8 +17,6 @@ more."""
 LEAST_SHARE_US = 150
 """The least time of a sequence in a step. To look takes 2 µs or so; where a step is shorter, that is too much
 of it."""
-RETRY_AFTER = 64
-"""A sequence whose matches are not worth a draft gets one token of so many all the same: text changes."""
 INDEXED_PER_STEP_US = 0.1
 """Tokens taken in per microsecond of a step: about a fiftieth of it, where a long prompt has just come in."""
 
@@ -25,12 +24,12 @@ INDEXED_PER_STEP_US = 0.1
 class _Row:
     """The record of one sequence: `judged` are the chances of the text that its last draft is from."""
 
-    __slots__ = ("chances", "judged", "left_out", "lookup")
+    __slots__ = ("chances", "judged", "lookup", "tries")
 
-    def __init__(self) -> None:
+    def __init__(self, probes: Probes) -> None:
         self.lookup = NgramIndex()
         self.chances = self.judged = MatchChances(STARTING_CHANCES)
-        self.left_out = 0
+        self.tries = Tries(probes)
 
 
 class NgramDrafts:
@@ -45,10 +44,12 @@ class NgramDrafts:
         self._room = 0
         self._index_room = 0
         self._prices: DraftPrices | None = None
+        self._probes = Probes(0.0)  # what text is worth is known well enough at first
 
     def begin_step(self, prices: DraftPrices | None) -> bool:
         """A step is planned in which tokens cost `prices`; False where no draft can pay in it."""
         self._prices = prices
+        self._probes.begin_step()
         if not self.longest or prices is None or prices.share_us < LEAST_SHARE_US:
             return False
         if prices.row >= HIGHEST_PRICE:
@@ -67,7 +68,7 @@ class NgramDrafts:
             return NO_GUESS
         row = self._rows.get(sequence.key)
         if row is None:
-            row = self._rows[sequence.key] = _Row()
+            row = self._rows[sequence.key] = _Row(self._probes)
         guess, bet = self._from_own_text(row, sequence.tokens, most, price)
         row.judged = row.chances
         earlier = self.earlier.of(sequence.answer_scope) if guess.match_tokens < LONGEST_MATCH else None
@@ -79,11 +80,9 @@ class NgramDrafts:
             return NO_GUESS
         count = bet.num_tokens
         if not count:
-            row.left_out += 1
-            if row.left_out < RETRY_AFTER:
+            if not row.tries.take(price, self._prices.sequences):
                 return NO_GUESS
             count = 1
-        row.left_out = 0
         self._room -= count
         return guess.cut(count)
 
@@ -98,7 +97,9 @@ class NgramDrafts:
 
     def judge(self, key: str, match_tokens: int, proposed: int, accepted: int) -> None:
         """Learn from a step that verified `proposed` tokens."""
-        self._rows[key].judged.learn(match_tokens, proposed, accepted)
+        row = self._rows[key]
+        row.judged.learn(match_tokens, proposed, accepted)
+        row.tries.judge(accepted)
 
     def forget(self, key: str) -> None:
         """The sequence is gone, or its text has changed."""

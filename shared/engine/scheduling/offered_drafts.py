@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
 from shared.engine.scheduling.position_chances import PositionChances
-from shared.engine.scheduling.probes import Probes
+from shared.engine.scheduling.probes import Probes, Tries
 from shared.engine.sequence import LiveSequence
 
 _LEARNING = 0.2  # of a sequence: a drafter that begins to be wrong is soon known
 _COMMON_LEARNING = 0.05  # of all sequences, for those that come
+
+
+class _Row(NamedTuple):
+    """The record of one sequence."""
+
+    chances: PositionChances
+    tries: Tries
 
 
 class OfferedDrafts:
@@ -17,7 +26,7 @@ class OfferedDrafts:
 
     def __init__(self) -> None:
         self._common = PositionChances(_COMMON_LEARNING)
-        self._rows: dict[str, PositionChances] = {}
+        self._rows: dict[str, _Row] = {}
         self._probes = Probes()
 
     def begin_step(self) -> None:
@@ -31,23 +40,23 @@ class OfferedDrafts:
         drafts, sequence.drafts = sequence.drafts[: max(0, most)], ()
         if not drafts:
             return ()
-        chances = self._rows.get(sequence.key)
-        if chances is None:
-            chances = self._rows[sequence.key] = self._common.copy(_LEARNING)
+        row = self._rows.get(sequence.key)
+        if row is None:
+            row = self._rows[sequence.key] = _Row(self._common.copy(_LEARNING), Tries(self._probes))
         if prices is None:
             return drafts
         price = prices.of_token(sequence.num_computed)
-        count = 0 if price >= HIGHEST_PRICE else chances.bet(len(drafts), price).num_tokens
-        if not count and self._probes.is_due():
+        count = 0 if price >= HIGHEST_PRICE else row.chances.bet(len(drafts), price).num_tokens
+        if not count and row.tries.take(price, prices.sequences):
             count = 1
         return drafts[:count]
 
     def judge(self, key: str, proposed: int, accepted: int) -> None:
         """Learn from a step that verified `proposed` tokens."""
-        self._rows[key].learn(proposed, accepted)
+        row = self._rows[key]
+        row.chances.learn(proposed, accepted)
         self._common.learn(proposed, accepted)
-        if accepted:
-            self._probes.succeed()
+        row.tries.judge(accepted)
 
     def forget(self, key: str) -> None:
         """The sequence is gone, or its text has changed."""

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from shared.engine.scheduling.match_chances import Bet
 
 POSITIONS = 8
 """Positions that are told apart; what is behind is taken to be like the last of them."""
-STARTING_CHANCES = (0.6,) * POSITIONS
-"""The chance that a token is right, with all before it, while nothing has been seen of a drafter."""
+STARTING_CHANCES = (0.0,) + (0.6,) * (POSITIONS - 1)
+"""The chance that a token is right, with all before it, while nothing has been seen of a drafter: the first
+has to be tried before anybody bets on it."""
 
 
 class PositionChances:
-    """`learning`: the weight of a token that was right or wrong."""
+    """`learning`: the least weight of a token that was right or wrong; the first ones weigh more."""
 
-    __slots__ = ("_chances", "_learning")
+    __slots__ = ("_chances", "_learning", "_seen")
 
-    def __init__(self, learning: float, chances: Sequence[float] = STARTING_CHANCES) -> None:
+    def __init__(self, learning: float) -> None:
         self._learning = learning
-        self._chances = list(chances)
+        self._chances = list(STARTING_CHANCES)
+        self._seen = [1] * POSITIONS
 
     def copy(self, learning: float) -> PositionChances:
         """Return what is known here, to be learned on from by itself."""
-        return PositionChances(learning, self._chances)
+        copied = PositionChances(learning)
+        copied._chances = list(self._chances)
+        copied._seen = list(self._seen)
+        return copied
 
     def bet(self, most: int, price: float) -> Bet:
         """Return how many of `most` tokens are each right, with all before it, more often than it costs.
@@ -43,4 +46,6 @@ class PositionChances:
         """Learn from a step that verified `proposed` tokens; those after the first wrong one say nothing."""
         for position in range(min(proposed, accepted + 1)):
             known = min(position, POSITIONS - 1)
-            self._chances[known] += self._learning * ((position < accepted) - self._chances[known])
+            self._seen[known] += 1
+            weight = max(self._learning, 1 / self._seen[known])
+            self._chances[known] += weight * ((position < accepted) - self._chances[known])

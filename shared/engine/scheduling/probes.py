@@ -1,41 +1,72 @@
-"""Try again what does not pay: in a step now and then, and half as often each time that it fails."""
+"""Try what is not believed to pay: as often as a small part of all steps pays for, who comes new first."""
 
 from __future__ import annotations
 
-FIRST_AFTER = 64
-"""The steps after which something is tried again for the first time."""
-MOST_AFTER = 1024
-"""The most steps between two tries: text changes, and so does who drafts."""
+SAVED_SHARE = 1 / 300
+"""The part of every step that is put aside for tries: beyond what they bring they never cost more than that
+of all steps."""
+FIRST_SAVED = 0.5
+"""What there is at first where nothing is believed yet, in steps."""
+MOST_SAVED = 1.0
+"""The most that there is. A try that costs more is made when there is as much, and the rest is owed."""
 
 
 class Probes:
     """The tries of one thing, for all sequences together: where each had its own, those that are over before
     they have one would never find out that it pays by now.
 
-    A try that is due waits for a step in which something is left out, and is one for all that are left out in
-    that step."""
+    What is dear is tried seldom, what is cheap more often, and what is of use pays for the next try. A
+    sequence whose tries have failed waits until more is saved: there is something left for those that come.
 
-    __slots__ = ("_after", "_is_used", "_steps")
+    `saved`: what there is at first, in steps."""
 
-    def __init__(self) -> None:
-        self._after = FIRST_AFTER
-        self._steps = 0
-        self._is_used = False
+    __slots__ = ("_saved",)
+
+    def __init__(self, saved: float = FIRST_SAVED) -> None:
+        self._saved = saved
 
     def begin_step(self) -> None:
-        """Count a step. Call it before each."""
-        if self._is_used:
-            self._is_used = False
-            self._steps = 0
-            self._after = min(2 * self._after, MOST_AFTER)
-        self._steps += 1
+        """Put something aside. Call it before each step."""
+        self._put(SAVED_SHARE)
 
-    def is_due(self) -> bool:
-        """Return whether what this step would leave out is tried in it."""
-        if self._steps >= self._after:
-            self._is_used = True
-        return self._is_used
+    def take(self, cost: float, failures: int) -> bool:
+        """Return whether a try is made which takes `cost` of the step, for a sequence of which so many have
+        failed; if so it is paid."""
+        if self._saved < min(cost * (1 + failures), MOST_SAVED):
+            return False
+        self._saved -= cost
+        return True
 
-    def succeed(self) -> None:
-        """It was of use: where it is left out again, it is soon tried."""
-        self._after = FIRST_AFTER
+    def succeed(self, steps: float) -> None:
+        """A try has saved so many steps."""
+        self._put(steps)
+
+    def _put(self, steps: float) -> None:
+        self._saved = min(MOST_SAVED, self._saved + steps)
+
+
+class Tries:
+    """The tries of one sequence, which `probes` pays for."""
+
+    __slots__ = ("_failures", "_part", "_probes")
+
+    def __init__(self, probes: Probes) -> None:
+        self._probes = probes
+        self._failures = 0  # since the last that was of use
+        self._part = 0.0  # of a step that a right token saves, while a try runs
+
+    def take(self, cost: float, sequences: float) -> bool:
+        """Return whether a try is made that costs so many steps of the sequence, in a step of so many
+        sequences."""
+        if not self._probes.take(cost / sequences, self._failures):
+            return False
+        self._failures += 1
+        self._part = 1 / sequences
+        return True
+
+    def judge(self, accepted: int) -> None:
+        """So many tokens were right, of what was verified last, whether that was tried or not."""
+        if accepted:
+            self._failures = 0
+            self._probes.succeed(accepted * self._part)
+        self._part = 0.0

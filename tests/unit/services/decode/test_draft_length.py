@@ -8,24 +8,27 @@ from services.decode.draft_length import (
     ASK_MESSAGE_US,
     ASK_ROW_US,
     PROBE_TOKENS,
+    UNKNOWN_PRICE,
     DraftLength,
     DraftRecord,
     ask_price,
 )
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
-from shared.engine.scheduling.probes import FIRST_AFTER, Probes
+from shared.engine.scheduling.probes import FIRST_SAVED, SAVED_SHARE, Probes
 
 
 def length_of(longest: int = 4, probes: Probes | None = None) -> DraftLength:
     return DraftLength(longest, DraftRecord.common(), probes or Probes())
 
 
-def asked_in(steps: int, length: DraftLength, probes: Probes, **prices: float) -> list[int]:
+def asked_in(
+    steps: int, length: DraftLength, probes: Probes, price: float, ask_price: float = 0.0
+) -> list[int]:
     """Return what it asks for in each of so many steps, of which nothing comes."""
     asked = []
     for _ in range(steps):
         probes.begin_step()
-        asked.append(length.next(8, **prices))
+        asked.append(length.next(8, price, ask_price))
     return asked
 
 
@@ -40,35 +43,49 @@ def test_drafts_that_are_right_are_asked_for_as_long_as_is_configured() -> None:
     assert length.next(8, price=0.6) == 0
 
 
+def proven(longest: int = 8, right: int = 1) -> DraftLength:
+    length = length_of(longest)
+    for _ in range(60):
+        length.observe(right, right)
+    return length
+
+
+def test_a_drafter_of_which_nothing_is_known_is_asked_for_one_token_and_then_for_more() -> None:
+    length = length_of()
+    assert length.next(8) == PROBE_TOKENS
+    length.observe(1, 1)
+    assert length.next(8) > 1
+
+
 def test_what_costs_more_is_asked_for_shorter_and_what_saves_nothing_not_at_all() -> None:
-    cheap, dear = length_of(8).next(8, price=0.05), length_of(8).next(8, price=0.5)
+    cheap, dear = proven().next(8, price=0.05), proven().next(8, price=0.5)
     assert cheap > dear > 0
-    assert length_of().next(8, price=HIGHEST_PRICE) == 0
+    assert length_of(probes=Probes(0.0)).next(8, price=HIGHEST_PRICE) == 0
 
 
-PROBED_AT = [FIRST_AFTER, 3 * FIRST_AFTER, 7 * FIRST_AFTER]
-
-
-def test_useless_drafts_are_turned_off_and_probed_ever_more_rarely() -> None:
+@pytest.mark.parametrize("price", [UNKNOWN_PRICE, HIGHEST_PRICE])
+def test_useless_drafts_are_asked_for_one_at_a_time_and_cost_a_small_part_of_all_steps(price: float) -> None:
     probes = Probes()
-    length = length_of(probes=probes)
-    while length.next(8):
-        length.observe(4, 0)
-    asked = asked_in(7 * FIRST_AFTER, length, probes)
-    assert [step for step, each in enumerate(asked, 1) if each] == PROBED_AT
+    asked = asked_in(3000, length_of(probes=probes), probes, price=price, ask_price=0.05)
     assert max(asked) == PROBE_TOKENS
+    assert 0 < sum(asked) * (price + 0.05) <= 3000 * SAVED_SHARE + FIRST_SAVED
 
 
-def test_where_tokens_are_believed_to_cost_too_much_it_is_seen_now_and_then_whether_they_do() -> None:
-    probes = Probes()
-    asked = asked_in(7 * FIRST_AFTER, length_of(probes=probes), probes, price=HIGHEST_PRICE)
-    assert [step for step, each in enumerate(asked, 1) if each] == PROBED_AT
+def test_requests_that_end_before_they_have_a_probe_have_it_together() -> None:
+    probes = Probes(0.0)
+    asked = [asked_in(4, length_of(probes=probes), probes, price=HIGHEST_PRICE) for _ in range(500)]
+    assert sum(map(sum, asked)) == int(2000 * SAVED_SHARE / HIGHEST_PRICE)
 
 
-def test_requests_that_end_before_a_probe_is_due_have_it_together() -> None:
-    probes = Probes()
-    asked = [asked_in(4, length_of(probes=probes), probes, price=HIGHEST_PRICE) for _ in range(FIRST_AFTER)]
-    assert sum(map(sum, asked)) == 2 * PROBE_TOKENS
+def test_what_is_tried_for_one_of_many_costs_its_part_of_a_step() -> None:
+    def tries(num_sessions: int) -> int:
+        probes = Probes()
+        lengths = [length_of(probes=probes) for _ in range(num_sessions)]
+        return sum(each.next(8, 0.4, 0.05, num_sessions) for each in lengths)
+
+    assert (tries(1), tries(8), tries(32)) == (1, 8, 32)
+    assert tries(40) == 40
+    assert Probes().take(0.45 / 40, 0)
 
 
 def test_a_drafter_that_is_right_again_is_asked_again() -> None:
@@ -87,7 +104,7 @@ def test_answers_that_come_too_late_are_no_reason_to_ask(wasted: int) -> None:
         length.observe(4, 4)
     for _ in range(wasted):
         length.observe_waste()
-    assert (length.next(8, price=0.1, ask_price=0.03) > 0) == (wasted == 5)
+    assert (length.next(8, price=0.1, ask_price=0.03) > PROBE_TOKENS) == (wasted == 5)
 
 
 def test_a_message_is_shared_by_all_for_whom_it_asks() -> None:

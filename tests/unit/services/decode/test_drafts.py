@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.decode.ahead.draft_offers import DraftUse, RoundEnd
+from services.decode.ahead.draft_offers import DraftUse
 from services.decode.drafts import REOPEN_AFTER_TOKENS, DraftBook, Outgoing
 from shared.degradation import DegradationLevel
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
-from shared.engine.scheduling.probes import FIRST_AFTER
-from shared.errors import ProtocolError
+from shared.engine.scheduling.probes import FIRST_SAVED, SAVED_SHARE
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, unpack_ids
-from shared.worker.drafts.draft_tree import MAX_BRANCHES, DraftBranch, DraftTree, packed
-from shared.worker.drafts.prefix_digest import PrefixDigest
+from shared.worker.drafts.draft_tree import DraftBranch, DraftTree, packed
 from shared.worker.wire import sequence_key
 from tests.support.sampling import sampling
 
@@ -40,6 +38,16 @@ BRANCHES = (DraftBranch(0, 20, (21,)), DraftBranch(2, 9, (10, 11)))
 
 def block_ahead(base: int, ids: Sequence[int], *, took_us: int = 0) -> DraftBlock:
     return DraftBlock(("r",), (1,), (base,), (tuple(ids),), (packed(BRANCHES),), (took_us,))
+
+
+def trusted(book: DraftBook) -> DraftBook:
+    """Return a book that has seen drafts be right, of a session that is over."""
+    book.open_draft("before", 1, "s", (1, 2), 2, sampling(max_tokens=64))
+    for _ in range(40):
+        book.advance(sequence_key("before", 1), (7,), 8, 8)
+    book.close_draft(sequence_key("before", 1))
+    book.outgoing(0.0)
+    return book
 
 
 def commit_of(messages: Sequence[Outgoing]) -> DraftCommit:
@@ -191,22 +199,17 @@ def test_a_speculator_that_keeps_forgetting_is_asked_ever_more_rarely() -> None:
 def test_tokens_that_were_not_asked_drafts_for_go_with_the_next_commit() -> None:
     book = make_book()
     opened(book)
-    book.outgoing(0.0)
-    for _ in range(40):
-        book.advance(KEY, (5,), 4, 0)  # never right: drafts are turned off
-        if len(messages := book.outgoing(0.0)) == 0:
-            break
-    told: list[int] = []
-    for _ in range(4 * FIRST_AFTER):
-        book.advance(KEY, (6,), 0, 0)
-        messages = book.outgoing(0.0)
-        if messages:
-            told.append(len(commit_of(messages).token_ids[0]))
-    assert told[1:] == [2 * FIRST_AFTER]
+    steps, told = 400, []
+    for _ in range(steps):
+        told += [each for each in book.outgoing(0.0) if isinstance(each.message, DraftCommit)]
+        book.advance(KEY, (6,), 4, 0)  # never right: drafts are turned off
+    lengths = [len(commit_of([each]).token_ids[0]) for each in told]
+    assert max(lengths) > 30
+    assert steps - sum(lengths) < 100  # what waits for the next
 
 
 def test_drafts_shrink_as_the_batch_grows() -> None:
-    book = make_book(longest=4, batch_tokens=8)
+    book = trusted(make_book(longest=4, batch_tokens=8))
     for index in range(8):
         opened(book, request_id=f"r{index}")
     assert commit_of(book.outgoing(0.0)).lengths == (2,) * 8  # one, and one for the step that runs
@@ -270,147 +273,33 @@ def lengths_over(book: DraftBook, steps: int, *, proposed: int = 0, accepted: in
     return asked
 
 
-def test_nothing_is_asked_where_a_token_costs_what_it_may_save() -> None:
-    book = make_book()
+def test_where_a_token_costs_what_it_may_save_little_is_asked() -> None:
+    book = trusted(make_book())
     book.prices = DraftPrices(10_000.0, 312.0, HIGHEST_PRICE, 0.0)
     opened(book)
-    assert [type(each.message) for each in book.outgoing(0.0)] == [DraftOpen]
-    assert lengths_over(book, FIRST_AFTER - 2) == [0] * (FIRST_AFTER - 2)
+    assert isinstance(book.outgoing(0.0)[0].message, DraftOpen)
+    tries = sum(each > 0 for each in lengths_over(book, 1000))
+    assert tries * HIGHEST_PRICE <= 1000 * SAVED_SHARE + FIRST_SAVED
 
 
 def test_a_drafter_that_has_stopped_is_soon_asked_ever_more_rarely() -> None:
-    book = make_book()
+    book = trusted(make_book())
     book.prices = DraftPrices(10_000.0, 1_250.0, 0.3, 0.0)
     opened(book)
     book.outgoing(0.0)
-    assert lengths_over(book, 60)[-20:] == [0] * 20
-    assert sum(each > 0 for each in lengths_over(book, 8 * FIRST_AFTER)) <= 3
+    assert sum(each > 0 for each in lengths_over(book, 60)[-20:]) <= 1
+    assert sum(each > 0 for each in lengths_over(book, 500)) <= 500 * SAVED_SHARE / 0.3 + 2
 
 
 def test_a_draft_that_the_engine_leaves_out_was_asked_for_in_vain() -> None:
-    book = make_book()
+    book = trusted(make_book())
     book.prices = DraftPrices(10_000.0, 1_250.0, 0.3, 0.0)
     opened(book)
     book.outgoing(0.0)
-    for _ in range(60):
+    asked = []
+    for _ in range(80):
         book.receive(block(len(book._sessions[KEY].tokens), (7,)), "s", 0.0)
         book.record_use(DraftUse(KEY))
-        (asked,) = lengths_over(book, 1)
-    assert asked == 0
-
-
-def test_a_request_begins_with_what_came_of_the_drafts_for_those_before_it() -> None:
-    book = make_book()
-    for number in range(6):
-        opened(book, request_id=f"r{number}")
-        for _ in range(20):
-            book.advance(sequence_key(f"r{number}", 1), (5,), 4, 0)
-        book.close_draft(sequence_key(f"r{number}", 1))
-    opened(book, request_id="new")
-    assert [type(each.message) for each in book.outgoing(0.0)] == [DraftOpen]
-
-
-def test_a_slow_speculator_is_asked_for_what_will_be_decoded_meanwhile() -> None:
-    book = make_book(longest=4)
-    opened(book)
-    (length,) = commit_of(book.outgoing(0.0)).lengths
-    book.advance(KEY, (7,), 0, 0)
-    book.advance(KEY, (8,), 0, 0)
-    book.advance(KEY, (9,), 0, 0)
-    book.receive(block(3, (7, 8, 9, 10)), "s", 0.0)
-    (proposal,) = book.proposals()
-    assert proposal.tree.rest_after((7, 8, 9)) == (10,)
-    assert commit_of(book.outgoing(0.0)).lengths == (length + 2,)
-
-
-# ---- ahead of time ----
-
-
-def test_a_commit_asks_for_what_may_come_of_the_round_and_names_all_that_is_final() -> None:
-    book = make_book(widest=3)
-    opened(book)
-    book.outgoing(0.0)
-    book.advance(KEY, (7, 8), 0, 0)
-    commit = commit_of(book.outgoing(0.0))
-    (wanted,) = commit.ahead_lengths
-    assert (commit.fans, commit.lengths, commit.within_us) == ((3,), (wanted + 1,), 0)
-    assert commit.prefix_digests == (PrefixDigest([1, 2, 3, 7, 8]).value,)
-
-
-def test_who_prepares_nothing_is_asked_for_nothing() -> None:
-    book = make_book(widest=0)
-    opened(book)
-    assert commit_of(book.outgoing(0.0)).fans == (0,)
-
-
-def test_an_answer_has_as_long_as_a_step_without_its_way_takes() -> None:
-    book = make_book(widest=2)
-    book.step_us = 100_000
-    opened(book)
-    assert commit_of(book.outgoing(5.0)).within_us == 90_000
-    book.receive(block_ahead(3, (7, 8), took_us=20_000), "s", 5.05)
-    book.advance(KEY, (7,), 0, 0)
-    assert commit_of(book.outgoing(6.0)).within_us == 60_000
-    book.step_us = 30_000
-    book.advance(KEY, (7,), 0, 0)
-    commit = commit_of(book.outgoing(7.0))
-    assert (commit.within_us, commit.fans) == (0, (0,))
-
-
-def test_a_draft_with_branches_stays_until_the_round_has_ended() -> None:
-    book = make_book(widest=2)
-    opened(book)
-    book.receive(block_ahead(3, (7, 8)), "s", 0.0)
-    (proposal,) = book.proposals()
-    assert proposal.tree == DraftTree(3, (7, 8), BRANCHES)
-    book.receive(block_ahead(3, (7, 8)), "s", 0.0)
-    book.advance(KEY, (7, 8, 9), 2, 2)  # the loop hears of the round before it hears of the draft
-    assert [each.tree.rest_after((7, 8, 9)) for each in book.proposals()] == [(10, 11)]
-
-
-def test_branches_for_other_outcomes_are_nobodys_fault() -> None:
-    book = make_book(widest=2)
-    opened(book)
-    asked = book._sessions[KEY].length.next(8)
-    book.advance(KEY, (5,), 0, 0)
-    book.receive(block_ahead(3, (7, 8)), "s", 0.0)
-    assert book.proposals() == []
-    book.record_use(DraftUse(KEY, behind=3))
-    book.record_use(DraftUse(KEY, ended=RoundEnd.MISSED))
-    assert (book.counts.late, book._sessions[KEY].length.next(8)) == (0, asked)
-
-
-def test_branches_that_come_late_are_asked_for_no_more() -> None:
-    book = make_book(widest=2)
-    opened(book)
-    for _ in range(12):
-        book.outgoing(0.0)
-        book.record_use(DraftUse(KEY, ended=RoundEnd.LATE))
-        book.advance(KEY, (5,), 4, 4)
-    assert commit_of(book.outgoing(0.0)).fans == (0,)
-
-
-def test_rounds_for_which_nothing_was_asked_say_nothing_of_the_speculator() -> None:
-    book = make_book(widest=0)
-    opened(book)
-    book.outgoing(0.0)
-    book.record_use(DraftUse(KEY, ended=RoundEnd.LATE))
-    assert book._sessions[KEY].fan.in_time == 1.0
-
-
-def test_the_answer_of_another_speculator_is_not_taken() -> None:
-    book = make_book()
-    opened(book)
-    book.receive(block(3, (7,)), "other", 0.0)
-    assert (book.proposals(), book.counts.late) == ([], 1)
-    book.receive(block(3, (7,)), "", 0.0)  # on a closed bus nobody says who it is
-    assert len(book.proposals()) == 1
-
-
-def test_a_block_with_too_many_branches_changes_nothing() -> None:
-    book = make_book()
-    opened(book)
-    many = (packed([DraftBranch(0, 1, (2,))] * (MAX_BRANCHES + 1)),)
-    with pytest.raises(ProtocolError):
-        book.receive(DraftBlock(("r",), (1,), (3,), ((7,),), many), "s", 0.0)
-    assert book.proposals() == []
+        asked += lengths_over(book, 1)
+    assert asked[0] > 1
+    assert sum(each > 0 for each in asked[-20:]) <= 1

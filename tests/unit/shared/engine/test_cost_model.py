@@ -146,3 +146,21 @@ def test_it_vouches_only_for_prompts_like_those_it_has_seen() -> None:
     assert not model.vouches_for(81)
     model.observe(span_features(0, 128), 5000.0)
     assert model.vouches_for(10_000)  # whose steps have 512 tokens
+
+
+def test_the_first_step_of_more_sequences_than_ever_is_followed_at_once() -> None:
+    model = CostModel(512)
+    for _ in range(40):  # prompts alone
+        model.observe(span_features(0, 96), cost_us(span_features(0, 96)))
+    rows = Features(32, 32, 32 * 96)
+    model.observe(rows, cost_us(rows))
+    a, b, c, d = model.last_coefficients()
+    assert a + b * rows.tokens + c * rows.sequences + d * rows.keys == pytest.approx(cost_us(rows), rel=0.1)
+
+
+def test_while_steps_are_few_each_is_followed_at_once() -> None:
+    model = fitted(count=MIN_OBSERVATIONS - 1)
+    assert model.last_coefficients() == (0, 0, 0, 0)
+    for features in mixed_steps(10, seed=2):
+        model.observe(features, cost_us(features))
+        assert model.last_coefficients() == model.coefficients()

@@ -7,14 +7,14 @@ import itertools
 from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.cost_model import CostModel, Features
-from shared.engine.scheduling.draft_prices import DraftPrices
+from shared.engine.scheduling.draft_prices import LOWEST_PRICE, DraftPrices
 from shared.engine.scheduling.ngram_drafts import (
     INDEXED_PER_STEP_US,
     LEAST_SHARE_US,
-    RETRY_AFTER,
     NgramDrafts,
 )
 from shared.engine.scheduling.ngram_index import NO_GUESS
+from shared.engine.scheduling.probes import SAVED_SHARE
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 from tests.support.known_cost import KnownCost
 
@@ -82,12 +82,20 @@ def test_a_short_match_is_not_drafted_from_before_it_has_shown_to_pay() -> None:
 
 def test_wrong_drafts_end_drafting_and_after_a_while_one_token_is_tried_again() -> None:
     lookups, sequence = begun(CHEAP_ROWS, batch_tokens=1 << 16), decoding(LOOP)
-    for _ in range(60):
-        guess = lookups.draft(sequence, 8)
-        lookups.judge("a", guess.match_tokens, len(guess.token_ids), 0)
-    left = [len(lookups.draft(sequence, 8).token_ids) for _ in range(2 * RETRY_AFTER)]
-    assert sorted(set(left)) == [0, 1]
-    assert left.count(1) == 2
+
+    def verified_in(steps: int) -> list[int]:
+        found = []
+        for _ in range(steps):
+            lookups.begin_step(DraftPrices.of(CHEAP_ROWS, Features(1, 1, 0)))
+            guess = lookups.draft(sequence, 8)
+            found.append(len(guess.token_ids))
+            lookups.judge("a", guess.match_tokens, len(guess.token_ids), 0)
+        return found
+
+    verified_in(60)
+    left = verified_in(3000)
+    assert set(left) == {0, 1}
+    assert 10 < left.count(1) < 3000 * SAVED_SHARE / LOWEST_PRICE
 
 
 def test_one_sequence_says_nothing_about_another() -> None:

@@ -7,13 +7,31 @@ import pytest
 from shared.engine.scheduling.position_chances import POSITIONS, PositionChances
 
 
+def right_at_first(learning: float = 0.2) -> PositionChances:
+    """Return those of a drafter whose first tokens are right one time after the other."""
+    chances = PositionChances(learning)
+    for _ in range(60):
+        chances.learn(1, 1)
+    return chances
+
+
+def test_nothing_is_bet_on_a_drafter_of_which_nothing_is_known_and_one_right_token_says_much() -> None:
+    chances = PositionChances(0.05)
+    assert chances.bet(8, 0.05).num_tokens == 0
+    chances.learn(1, 1)
+    assert chances.bet(8, 0.4).num_tokens == 1
+    for _ in range(8):
+        chances.learn(1, 0)
+    assert chances.bet(8, 0.15).num_tokens == 0
+
+
 def test_tokens_are_bet_on_while_all_before_them_and_they_are_right_more_often_than_they_cost() -> None:
-    chances = PositionChances(0.1, (0.5,) * POSITIONS)
-    bet = chances.bet(10, 0.12)
-    assert bet.num_tokens == 3  # 0.5, 0.25, 0.125
-    assert bet.gain == pytest.approx(0.875 - 3 * 0.12)
-    assert chances.bet(2, 0.12).num_tokens == 2
-    assert chances.bet(10, 0.6).num_tokens == 0
+    chances = right_at_first()
+    bet = chances.bet(10, 0.3)
+    assert bet.num_tokens == 3  # 1, 0.6, 0.36
+    assert bet.gain == pytest.approx(1.96 - 3 * 0.3, abs=0.01)
+    assert chances.bet(2, 0.3).num_tokens == 2
+    assert right_at_first().bet(10, 1.0).num_tokens == 0
 
 
 def test_a_position_is_learned_apart_from_the_others() -> None:
@@ -39,7 +57,7 @@ def test_what_is_far_behind_counts_like_the_last_position() -> None:
 
 
 def test_a_copy_learns_by_itself() -> None:
-    first = PositionChances(0.2)
+    first = right_at_first()
     second = first.copy(0.9)
     second.learn(1, 0)
     assert second.bet(1, 0.5).num_tokens == 0

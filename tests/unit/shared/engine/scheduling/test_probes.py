@@ -2,47 +2,81 @@
 
 from __future__ import annotations
 
-from shared.engine.scheduling.probes import FIRST_AFTER, MOST_AFTER, Probes
+import pytest
+
+from shared.engine.scheduling.probes import FIRST_SAVED, MOST_SAVED, SAVED_SHARE, Probes, Tries
+
+SOME = 0.1  # of a step
+EVERY = round(SOME / SAVED_SHARE) + 1  # steps: a sum of parts is a little less
 
 
-def steps_until_due(probes: Probes) -> int:
-    """Return how many steps there are up to the next in which what is left out is tried."""
-    steps = 0
-    while True:
+def tries_in(steps: int, tries: Tries, probes: Probes, *, cost: float = SOME, right: int = 0) -> list[int]:
+    """Return the steps of so many in which one is made."""
+    made = []
+    for step in range(1, steps + 1):
         probes.begin_step()
-        steps += 1
-        if probes.is_due():
-            return steps
+        if tries.take(cost, 1):
+            made.append(step)
+            tries.judge(right)
+    return made
 
 
-def test_each_try_that_fails_comes_after_twice_as_many_steps_up_to_a_bound() -> None:
+def spent() -> Probes:
+    """Return probes that have nothing left."""
+    return Probes(0.0)
+
+
+def test_at_first_some_tries_are_made_one_after_the_other() -> None:
     probes = Probes()
-    waits = [steps_until_due(probes) for _ in range(7)]
-    assert waits == [min(FIRST_AFTER << each, MOST_AFTER) for each in range(7)]
-    assert waits[-1] == MOST_AFTER
+    assert sum(Tries(probes).take(SOME, 1) for _ in range(20)) == round(FIRST_SAVED / SOME)
 
 
-def test_a_try_is_one_for_all_that_are_left_out_in_its_step() -> None:
+@pytest.mark.parametrize("cost", [0.05, 0.3, 0.9])
+def test_tries_in_vain_never_cost_more_than_what_is_put_aside(cost: float) -> None:
     probes = Probes()
-    steps_until_due(probes)
-    assert probes.is_due()
-    assert probes.is_due()
-    probes.begin_step()
-    assert not probes.is_due()
+    made = [tries_in(80, Tries(probes), probes, cost=cost) for _ in range(100)]  # of short-lived sequences
+    total = cost * sum(map(len, made))
+    assert 0.8 * 8000 * SAVED_SHARE < total <= 8000 * SAVED_SHARE + FIRST_SAVED
 
 
-def test_a_try_waits_for_a_step_in_which_something_is_left_out() -> None:
-    probes = Probes()
-    for _ in range(3 * FIRST_AFTER):
+def test_a_sequence_whose_tries_fail_waits_ever_longer_and_leaves_something_for_who_comes() -> None:
+    probes = spent()
+    old = Tries(probes)
+    first, second, third = tries_in(6 * EVERY, old, probes)
+    assert first == EVERY
+    assert min(second - first, third - second) > 1.9 * EVERY
+    left = [Tries(probes).take(SOME, 1) for _ in range(6)]
+    assert left == [True, True, True, False, False, False]
+
+
+def test_who_was_of_use_has_paid_for_its_next_try() -> None:
+    probes = spent()
+    made = tries_in(EVERY + 20, Tries(probes), probes, right=1)
+    assert made == list(range(EVERY, EVERY + 21))
+
+
+def test_what_is_right_beside_a_try_pays_for_none() -> None:
+    probes = spent()
+    Tries(probes).judge(8)
+    assert not Tries(probes).take(SOME, 1)
+
+
+def test_a_try_of_one_of_many_sequences_costs_and_brings_its_part_of_a_step() -> None:
+    probes = spent()
+    while not probes.take(SOME / 8, 0):
         probes.begin_step()
-    assert probes.is_due()
-    assert steps_until_due(probes) == 2 * FIRST_AFTER
+    tries = Tries(probes)
+    for _ in range(EVERY // 8 + 1):
+        probes.begin_step()
+    assert tries.take(SOME, 8)
+    tries.judge(1)
+    assert sum(Tries(probes).take(SOME, 8) for _ in range(20)) == round(1 / SOME)
 
 
-def test_what_was_of_use_is_soon_tried_again() -> None:
-    probes = Probes()
-    for _ in range(3):
-        steps_until_due(probes)
-    probes.begin_step()
-    probes.succeed()
-    assert steps_until_due(probes) == FIRST_AFTER - 1  # one of these steps was begun before
+@pytest.mark.parametrize("right", [0, 1])
+def test_what_costs_more_than_can_be_saved_and_brings_is_tried_seldom(right: int) -> None:
+    probes = spent()
+    cost = 1.5
+    made = tries_in(6000, Tries(probes), probes, cost=cost, right=right)
+    assert len(made) == pytest.approx(6000 * SAVED_SHARE / (cost - right), rel=0.1)
+    assert made[0] == pytest.approx(MOST_SAVED / SAVED_SHARE, abs=1)

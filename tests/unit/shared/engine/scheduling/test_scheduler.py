@@ -213,8 +213,11 @@ def test_drafts_that_cost_more_than_they_save_are_left_out(model_dir: Path) -> N
     answer = prompt + undisturbed(model_dir, prompt)
     used = []
     for token_us in (1, 400, 3000):
-        engine = with_a_decoding_sequence(knowing(make_engine(model_dir), step_us=1000, token_us=token_us))
-        engine.propose("live", 3, answer[3:13])
+        engine = with_a_decoding_sequence(make_engine(model_dir))
+        engine.propose("live", 3, answer[3:4])  # what a drafter is worth has to be seen
+        engine.step()
+        knowing(engine, step_us=1000, token_us=token_us)
+        engine.propose("live", 5, answer[5:15])
         used.append(engine.step().outputs[0].proposed_drafts)
     assert used[0] > 4
     assert 0 < used[1] < used[0]
@@ -224,7 +227,7 @@ def test_drafts_that_cost_more_than_they_save_are_left_out(model_dir: Path) -> N
 def test_a_step_is_known_by_the_keys_that_its_rows_and_their_drafts_read(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = with_a_decoding_sequence(knowing(make_engine(model_dir), step_us=1000, token_us=1))
+    engine = with_a_decoding_sequence(make_engine(model_dir))
     observed: list[Features] = []
     monkeypatch.setattr(engine.cost, "observe", lambda features, _us: observed.append(features))
     engine.propose("live", 3, [5, 6, 7])
