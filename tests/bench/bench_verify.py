@@ -3,10 +3,11 @@
     python -m tests.bench.bench_verify --model FILE [--batch 1,8] [--context 128,1024,4096] [--rows 1,5,8]
                                        [--rounds N] [--threads N] [--quant KIND] [--json]
 
-CPU time of the process, medians of `rounds`, over a pool filled with random keys and values, so that no
-prompt is computed. A step is a forward pass and the draws of all its rows. Of the parts, `head` is what a
-step takes longer for logits of all rows than for those of one a sequence, `draws` the sampler, and `keys`
-what it takes longer than with a context of 16; `rest` is all else: products, norms, rounding rows.
+CPU time of the process, medians of `rounds` in which all take their turns, over a pool filled with random
+keys and values, so that no prompt is computed. A step is a forward pass and the draws of all its rows. Of the
+parts, `head` is what a step takes longer for logits of all rows than for those of one a sequence, `draws` the
+sampler, and `keys` what it takes longer than with a context of 16; `rest` is all else: products, norms,
+rounding rows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,10 +68,17 @@ class Steps:
         return (computed_ns - began_ns) / 1e6, (time.process_time_ns() - computed_ns) / 1e6
 
 
+class Kind(NamedTuple):
+    """Steps of so many rows a sequence, as they are, or without the part that `without` names."""
+
+    rows: int
+    without: str = ""
+
+
 def medians_in_turns(
-    runs: dict[int, Callable[[], tuple[float, float]]], rounds: int
-) -> dict[int, tuple[float, float]]:
-    found: dict[int, list[tuple[float, float]]] = {name: [] for name in runs}
+    runs: dict[Kind, Callable[[], tuple[float, float]]], rounds: int
+) -> dict[Kind, tuple[float, float]]:
+    found: dict[Kind, list[tuple[float, float]]] = {name: [] for name in runs}
     names = list(runs)
     for number in range(rounds):
         turn = number % len(names)
@@ -88,20 +97,20 @@ def measure(
     rows = [int(part) for part in options.rows.split(",")]
     steps = Steps(engine, batch, context, blocks)
     short = Steps(engine, batch, SHORT_CONTEXT, blocks)
-    whole = medians_in_turns({num: partial(steps.run, num) for num in rows}, options.rounds)
-    without_head = medians_in_turns(
-        {num: partial(steps.run, num, all_logits=False) for num in rows},
-        options.rounds,
-    )
-    without_keys = medians_in_turns({num: partial(short.run, num) for num in rows}, options.rounds)
-    first = sum(whole[rows[0]])
+    runs: dict[Kind, Callable[[], tuple[float, float]]] = {}
+    for num in rows:
+        runs[Kind(num)] = partial(steps.run, num)
+        runs[Kind(num, "head")] = partial(steps.run, num, all_logits=False)
+        runs[Kind(num, "keys")] = partial(short.run, num)
+    medians = medians_in_turns(runs, options.rounds)
+    first = sum(medians[Kind(rows[0])])
     found = {}
     for num in rows:
-        model, draws = whole[num]
+        model, draws = medians[Kind(num)]
         parts = {
-            "head": model - without_head[num][0],
+            "head": model - medians[Kind(num, "head")][0],
             "draws": draws,
-            "keys": model - without_keys[num][0],
+            "keys": model - medians[Kind(num, "keys")][0],
         }
         rest = model - parts["head"] - parts["keys"]
         found[num] = {"step": model + draws, "times": (model + draws) / first, **parts, "rest": rest}

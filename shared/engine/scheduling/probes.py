@@ -52,7 +52,7 @@ class Tries:
 
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
-        self._failures = 0  # since the last that was of use
+        self._failures = 0  # that were verified in vain, since the last that was of use
         self._part = 0.0  # of a step that a right token saves, while a try runs
 
     def take(self, cost: float, sequences: float) -> bool:
@@ -60,7 +60,6 @@ class Tries:
         sequences."""
         if not self._probes.take(cost / sequences, self._failures):
             return False
-        self._failures += 1
         self._part = 1 / sequences
         return True
 
@@ -69,4 +68,6 @@ class Tries:
         if accepted:
             self._failures = 0
             self._probes.succeed(accepted * self._part)
+        elif self._part:
+            self._failures += 1
         self._part = 0.0
