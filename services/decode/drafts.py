@@ -8,60 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from services.decode.ahead.answer_times import AnswerTimes
 from services.decode.ahead.draft_fan import DraftFan
-from services.decode.ahead.draft_offers import DraftUse, Proposal, RoundEnd
+from services.decode.ahead.draft_offers import DraftUse, Proposal
 from services.decode.draft_length import UNKNOWN_PRICE, DraftLength, DraftRecord, ask_price
+from services.decode.draft_session import MAX_LAG_TOKENS, DraftSession, Outgoing
 from shared.degradation import DegradationLevel
 from shared.engine.scheduling.draft_prices import DraftPrices
 from shared.engine.scheduling.probes import Probes
-from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, pack_ids
+from shared.messages import DraftBlock, DraftClose, DraftCommit
 from shared.sampling.parameters import SamplingParams
-from shared.worker.drafts.draft_tree import DraftTree, trees_of
-from shared.worker.drafts.prefix_digest import PrefixDigest
+from shared.worker.drafts.draft_tree import trees_of
 from shared.worker.wire import sequence_key
-
-REOPEN_AFTER_TOKENS = 16
-"""A session that the speculator dropped is opened again after this many tokens, later twice as many."""
-MAX_REOPEN_AFTER_TOKENS = 1024
-MAX_LAG_TOKENS = 8
-"""A draft is asked for this much longer at most, for the tokens decoded while it is made and sent."""
-
-
-class Outgoing(NamedTuple):
-    """A message for a speculator; request_id and epoch go into its envelope ("" and 0 when it has rows)."""
-
-    speculator: str
-    request_id: str
-    epoch: int
-    message: DraftOpen | DraftCommit | DraftClose
-
-
-@dataclass(slots=True)
-class _Session:
-    request_id: str
-    epoch: int
-    speculator: str
-    tokens: list[int]  # prompt and output so far
-    prompt_len: int
-    sampling: SamplingParams
-    length: DraftLength
-    fan: DraftFan
-    known: bool = False  # the speculator was num_sent of it, and has not said that it lost it
-    num_sent: int = 0  # how many of `tokens` the speculator has been sent
-    advanced: bool = True
-    open_at: int = 0  # do not open (again) before the sequence is this long
-    reopen_after: int = REOPEN_AFTER_TOKENS
-    lag: int = 1  # tokens that were decoded between the last commit and the use of its answer
-    tree: DraftTree | None = None  # the newest answer, until it is proposed
-    adapter: str = ""  # what clients call it
-    digest: PrefixDigest = field(default_factory=PrefixDigest)  # of what the speculator has been sent
-    asked_s: float = 0.0  # when the last commit went out
-    is_fanned: bool = False  # it asked for branches
-    unanswered: int = 0  # commits since the last answer
-    is_offered: bool = False  # the engine has a draft for the step that runs
 
 
 @dataclass(slots=True)
@@ -97,8 +56,8 @@ class DraftBook:
     _record: DraftRecord = field(default_factory=DraftRecord.common)
     _probes: Probes = field(default_factory=Probes)
     _times: AnswerTimes = field(default_factory=AnswerTimes)
-    _sessions: dict[str, _Session] = field(default_factory=dict)
-    _closed: list[_Session] = field(default_factory=list)
+    _sessions: dict[str, DraftSession] = field(default_factory=dict)
+    _closed: list[DraftSession] = field(default_factory=list)
 
     def open_draft(
         self,
@@ -113,7 +72,7 @@ class DraftBook:
     ) -> None:
         if self.longest == 0 or not speculator:
             return
-        self._sessions[sequence_key(request_id, epoch)] = _Session(
+        self._sessions[sequence_key(request_id, epoch)] = DraftSession(
             request_id,
             epoch,
             speculator,
@@ -130,12 +89,7 @@ class DraftBook:
         session = self._sessions.get(key)
         if session is None:
             return
-        session.tokens.extend(token_ids)
-        session.advanced = True
-        session.length.observe(proposed, accepted)
-        if session.is_offered and not proposed:
-            session.length.observe_waste()
-        session.is_offered = False
+        session.advance(token_ids, proposed, accepted)
         self.counts.proposed += proposed
         self.counts.accepted += accepted
 
@@ -157,8 +111,7 @@ class DraftBook:
         for request_id, epoch in zip(request_ids, epochs, strict=False):
             session = self._sessions.get(sequence_key(request_id, epoch))
             if session is not None:
-                session.known = False
-                session.tree = None
+                session.forget_sent()
 
     def receive(self, block: DraftBlock, speculator: str, now_s: float) -> None:
         """Keep the newest answer of each row until the next step; rows of sessions that are over, or that
@@ -171,44 +124,25 @@ class DraftBook:
             session.unanswered = 0
             if took_us > 0 and tree.base == session.num_sent:
                 self._times.observe(session.speculator, now_s - session.asked_s, took_us)
-            if tree.token_ids and tree.base >= (session.tree.base if session.tree else 0):
-                session.tree = tree
+            session.answer(tree)
 
     def proposals(self) -> list[Proposal]:
         """Return the answers that are still ahead of each sequence; the others are dropped, those without
         branches counted late."""
         found: list[Proposal] = []
         for key, session in self._sessions.items():
-            tree, session.tree = session.tree, None
-            if tree is None:
-                continue
-            num_known = len(session.tokens)
-            if not tree.branches:
-                session.lag = max(1, min(num_known - tree.base, MAX_LAG_TOKENS))
-            if tree.base <= num_known and tree.rest_after(session.tokens[tree.base :]):
-                found.append(Proposal(key, tree, num_known))
-            elif not tree.branches:
-                self._count_late(session, len(tree.token_ids))
+            proposal, late = session.propose(key)
+            self.counts.late += late
+            if proposal is not None:
+                found.append(proposal)
         return found
 
     def record_use(self, use: DraftUse) -> None:
         """Take note of a draft that came to the engine, or of a round that has ended there."""
+        self.counts.late += use.late
         session = self._sessions.get(use.key)
-        if session is None:
-            self.counts.late += use.late
-            return
-        if use.late:
-            self._count_late(session, use.late)
-        elif use.ended is RoundEnd.HIT or (use.ended is None and not session.is_fanned):
-            session.is_offered = True
-        if use.ended is not None and session.is_fanned:
-            session.fan.observe(in_time=use.ended is not RoundEnd.LATE)
-        elif use.ended is None:
-            session.lag = min(session.lag + use.behind, MAX_LAG_TOKENS)
-
-    def _count_late(self, session: _Session, num_tokens: int) -> None:
-        self.counts.late += num_tokens
-        session.length.observe_waste()
+        if session is not None:
+            session.record_use(use)
 
     def outgoing(self, now_s: float) -> list[Outgoing]:
         """Messages after a step: sessions to open and to close, and one commit per speculator."""
@@ -216,7 +150,7 @@ class DraftBook:
             return self._closes()
         self._probes.begin_step()
         messages = [*self._closes(), *self._opens()]
-        rows: dict[str, list[tuple[_Session, int]]] = {}
+        rows: dict[str, list[tuple[DraftSession, int]]] = {}
         limit = min(self.batch_tokens // max(1, len(self._sessions)), longest_at(self.level, self.longest))
         for session in self._sessions.values():
             if not (session.known and session.advanced):
@@ -233,7 +167,7 @@ class DraftBook:
         ]
         return messages
 
-    def _prices_of(self, session: _Session) -> tuple[float, float]:
+    def _prices_of(self, session: DraftSession) -> tuple[float, float]:
         """Return what a token of a session, and asking for some, costs in steps of it."""
         if self.prices is None:
             return UNKNOWN_PRICE, 0.0
@@ -248,21 +182,13 @@ class DraftBook:
 
     def _opens(self) -> Iterable[Outgoing]:
         for session in self._sessions.values():
-            if session.known or len(session.tokens) < session.open_at:
-                continue
-            session.known = session.advanced = True
-            session.num_sent = len(session.tokens)
-            session.digest = PrefixDigest(session.tokens)
-            session.open_at = session.num_sent + session.reopen_after
-            session.reopen_after = min(2 * session.reopen_after, MAX_REOPEN_AFTER_TOKENS)
-            message = DraftOpen(
-                pack_ids(session.tokens), session.prompt_len, session.sampling, self.decode, session.adapter
-            )
-            yield Outgoing(session.speculator, session.request_id, session.epoch, message)
+            message = session.open(self.decode)
+            if message is not None:
+                yield Outgoing(session.speculator, session.request_id, session.epoch, message)
 
     def _closes(self) -> list[Outgoing]:
         closed, self._closed = self._closed, []
-        by_speculator: dict[str, list[_Session]] = {}
+        by_speculator: dict[str, list[DraftSession]] = {}
         for session in closed:
             by_speculator.setdefault(session.speculator, []).append(session)
         return [
@@ -278,31 +204,30 @@ class DraftBook:
             for speculator, sessions in by_speculator.items()
         ]
 
-    def _commit(self, speculator: str, rows: Sequence[tuple[_Session, int]], now_s: float) -> DraftCommit:
+    def _commit(
+        self, speculator: str, chosen: Sequence[tuple[DraftSession, int]], now_s: float
+    ) -> DraftCommit:
         """Tokens that were not asked drafts for wait here, so the speculator never sees a gap."""
         within_us = self._times.within_us(speculator, self.step_us) if self.step_us else 0
-        bases = tuple(session.num_sent for session, _ in rows)
-        token_ids = tuple(tuple(session.tokens[session.num_sent :]) for session, _ in rows)
-        fans = tuple(
-            0 if self.step_us and within_us <= 0 else session.fan.next(wanted, len(self._sessions))
-            for session, wanted in rows
-        )
-        for (session, _), new, fan in zip(rows, token_ids, fans, strict=True):
-            session.num_sent += len(new)
-            session.unanswered += 1
-            session.digest.extend(new)
-            session.asked_s, session.is_fanned = now_s, fan > 0
+        rows = [
+            session.commit(
+                wanted,
+                0 if self.step_us and within_us <= 0 else session.fan.next(wanted, len(self._sessions)),
+                now_s,
+            )
+            for session, wanted in chosen
+        ]
         return DraftCommit(
             decode=self.decode,
-            request_ids=tuple(session.request_id for session, _ in rows),
-            epochs=tuple(session.epoch for session, _ in rows),
-            bases=bases,
-            token_ids=token_ids,
-            lengths=tuple(wanted + session.lag for session, wanted in rows),
-            fans=fans,
-            ahead_lengths=tuple(wanted for _, wanted in rows),
+            request_ids=tuple(session.request_id for session, _ in chosen),
+            epochs=tuple(session.epoch for session, _ in chosen),
+            bases=tuple(row.base for row in rows),
+            token_ids=tuple(row.token_ids for row in rows),
+            lengths=tuple(row.length for row in rows),
+            fans=tuple(row.fan for row in rows),
+            ahead_lengths=tuple(row.ahead_length for row in rows),
             within_us=max(0, within_us),
-            prefix_digests=tuple(session.digest.value for session, _ in rows),
+            prefix_digests=tuple(row.prefix_digest for row in rows),
         )
 
 
