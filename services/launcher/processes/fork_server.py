@@ -24,6 +24,7 @@ from pathlib import Path
 from services.launcher.processes.child import KILLED_BECAUSE_ORPHANED, die_with
 from shared.import_without import import_without
 from shared.process.heap import trim_heap
+from shared.process.heap_holes import fill_heap_holes
 
 MAX_REQUEST_BYTES = 128 << 10
 """The largest request, which is one packet: a module's name and an environment."""
@@ -52,6 +53,7 @@ def _preload(modules: Sequence[str]) -> None:
         if module.endswith(".__main__"):
             del sys.modules[module]  # a child runs it once more, as its own program
     trim_heap()
+    fill_heap_holes()
     gc.freeze()
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
