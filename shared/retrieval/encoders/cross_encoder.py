@@ -22,6 +22,7 @@ from torch.nn import functional
 from shared.engine.native.encoder import Arithmetic
 from shared.errors import InvalidRequest, NotFound, TooLarge
 from shared.retrieval.encoders.bert import ROBERTA_TYPES, read_encoder
+from shared.retrieval.encoders.mapped_file import give_back_pages
 from shared.retrieval.encoders.rerank import ScoredTexts
 from shared.retrieval.encoders.text_encoder import TextEncoder
 
@@ -81,7 +82,9 @@ class CrossEncoder:
             tokenizer = Tokenizer.from_file(str(tokenizer_file))
         except Exception as error:  # tokenizers raises nothing more exact
             raise InvalidRequest(f"{tokenizer_file} is no tokenizer: {error}") from error
-        return cls(folder.name, encoder, _read_head(config, weights, encoder.hidden), tokenizer)
+        reranker = cls(folder.name, encoder, _read_head(config, weights, encoder.hidden), tokenizer)
+        give_back_pages(folder / WEIGHTS_NAME)
+        return reranker
 
     def weight(self, question: str) -> float | None:  # noqa: ARG002 - a Reranker is told
         """Return that its scores count alone: it was taught nothing else."""

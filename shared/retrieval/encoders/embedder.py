@@ -14,6 +14,7 @@ from tokenizers import Encoding, Tokenizer
 from shared.engine.loading.encoder import EncoderWeights
 from shared.engine.native.encoder import Arithmetic
 from shared.retrieval.encoders.bert import read_encoder
+from shared.retrieval.encoders.mapped_file import give_back_pages
 from shared.retrieval.encoders.model_files import CONFIG, find_model_files
 from shared.retrieval.encoders.text_encoder import TextEncoder
 from shared.retrieval.encoders.vectors import Vectors
@@ -79,7 +80,9 @@ class Embedder:
         """Raises NotFound or ChecksumMismatch (see model_files)."""
         files = find_model_files()
         weights = read_encoder(CONFIG, load_file(str(files.weights)))
-        return cls(weights, Tokenizer.from_file(str(files.tokenizer)), threads)
+        embedder = cls(weights, Tokenizer.from_file(str(files.tokenizer)), threads)
+        give_back_pages(files.weights)  # of which the kernels read no more than the rows of a text's words
+        return embedder
 
     def embed(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> Vectors:
         """Unit vectors [len(texts), DIMENSIONS]; `progress` gets the number of texts done so far."""
