@@ -1,6 +1,7 @@
 """The parts that the services share; they import this and never each other.
 
 import_without  a library without what it brings along
+import_late     a library whose parts are read when somebody uses them
 errors       typed errors, one code each
 deadline     absolute deadlines, and the offsets of clocks
 tasks        tasks that are sure to end

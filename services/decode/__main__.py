@@ -7,10 +7,12 @@ from shared.seams.clock import SYSTEM_CLOCK
 
 with interrupts_end_at_once():
     from services.decode.config import DecodeConfig
+    from shared.process.parts_of_torch import leave_parts_of_torch
     from shared.process.service_help import answer_arguments
 
     if __name__ == "__main__":
         answer_arguments("decode", DecodeConfig)
+        leave_parts_of_torch()
 
     import asyncio
 

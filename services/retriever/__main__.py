@@ -6,10 +6,12 @@ from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     from services.retriever.config import RetrieverConfig
+    from shared.process.parts_of_torch import leave_parts_of_torch
     from shared.process.service_help import answer_arguments
 
     if __name__ == "__main__":
         answer_arguments("retriever", RetrieverConfig)
+        leave_parts_of_torch()
 
     import asyncio
 

@@ -6,10 +6,12 @@ from shared.process.quiet_end import interrupts_end_at_once
 
 with interrupts_end_at_once():
     from services.speculator.config import SpeculatorConfig
+    from shared.process.parts_of_torch import leave_parts_of_torch
     from shared.process.service_help import answer_arguments
 
     if __name__ == "__main__":
         answer_arguments("speculator", SpeculatorConfig)
+        leave_parts_of_torch()
 
     from services.speculator.actor import SpeculatorActor
     from shared.config.fields import ConfigError

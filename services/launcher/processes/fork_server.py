@@ -25,6 +25,7 @@ from services.launcher.processes.child import KILLED_BECAUSE_ORPHANED, die_with
 from shared.import_without import import_without
 from shared.process.heap import trim_heap
 from shared.process.heap_holes import fill_heap_holes
+from shared.process.parts_of_torch import leave_parts_of_torch
 
 MAX_REQUEST_BYTES = 128 << 10
 """The largest request, which is one packet: a module's name and an environment."""
@@ -48,6 +49,7 @@ def _preload(modules: Sequence[str]) -> None:
     """Ends the process where an import has started a thread."""
     gc.disable()  # a collection would write to all pages that the children share
     import_without("rich", "structlog")  # it is for coloured tracebacks: a sixth of the imports here
+    leave_parts_of_torch()
     for module in modules:
         importlib.import_module(module)
         if module.endswith(".__main__"):
