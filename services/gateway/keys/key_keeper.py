@@ -65,6 +65,8 @@ class KeyKeeper:
         self._clock = clock
         self._ticked_s = clock.monotonic_s()
         self._leaving = False
+        self._may_forget = asyncio.Event()
+        """Others were heard of a key, or are being asked: set until all of it is forgotten."""
         self._began_s = SYSTEM_CLOCK.monotonic_s()
         self._met: dict[str, float] = {}
         fleet.on_lost(self._on_lost)
@@ -175,10 +177,13 @@ class KeyKeeper:
                 return
 
     async def watch(self) -> None:
-        """Notice for ever whether this process runs."""
+        """Notice for ever whether this process runs, while there is something to forget where it does not."""
         while True:
+            await self._may_forget.wait()
             await asyncio.sleep(TICK_S)
             self._notice_hold_up()
+            if not any(account.heard or account.claiming.locked() for account in self._accounts()):
+                self._may_forget.clear()
 
     # ---- inside --------------------------------------------------------------------------------------
 
@@ -202,6 +207,7 @@ class KeyKeeper:
     async def _claim(self, account: KeyAccount, until: Deadline) -> bool:
         """Ask whoever was not heard; return whether all of them say that the key is this gateway's."""
         account.ended_early.clear()
+        self._may_forget.set()
         asked = sorted(self._others() - account.heard)
         said = await asyncio.gather(*(self._ask(account, gateway, until) for gateway in asked))
         claimed = [(gateway, one) for gateway, one in zip(asked, said, strict=True) if one is not None]
