@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence, Set
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from shared.engine.loading.gguf.find_file import find_gguf
-from shared.engine.loading.gguf.tokenizer_parts import read_tokenizer_parts
-from shared.errors import InvalidRequest, NotFound
+from shared.errors import InvalidRequest
 from shared.messages import ChatTurn, Tool
 from shared.text.chat_rendering import render_chat
 from shared.text.chat_template import ChatTemplate
 from shared.text.control_tokens import ControlTokens
-from shared.text.decoder_stages import DecoderStageFactory, stage_factories, token_bytes
+from shared.text.decoder_stages import DecoderStageFactory, token_bytes
 from shared.text.incremental import IncrementalDecoder, PlainTexts
 from shared.text.retrieval_prompt import INSTRUCTED_FORM
 from shared.text.thinking_formats import ThinkingFormat
-from shared.text.token_reach import most_token_bytes
-from shared.text.tokenizer_files import (
-    read_json_file,
-    read_optional_json,
-    retrieval_form,
-    special_tokens_of,
-    template_source,
-)
+from shared.text.tokenizer_files import read_directory, read_gguf
 from shared.text.tool_formats import ToolFormat
 from shared.text.tool_prompt import PLAIN_FORMAT, plain_turns
 from shared.text.vocabulary import check_vocabulary
 
-MAX_VOCABULARY_IDS = 1 << 22
-"""The ids of a vocabulary: the library walks over all of them, and a mask has a bit for each."""
 TAIL_TOKENS = 32
 """The last tokens of a prompt, in which the opening of a model's thinking has room."""
-PANIC = "PanicException"
-"""The name of what the library raises for a fault of its own, which is no Exception."""
-_PROBES = ("Hello, wörld 1\n \U0001f600", "a")
-"""Texts that every tokenizer can encode, in some way."""
 
 
 class TextTokenizer:
@@ -87,70 +73,19 @@ class TextTokenizer:
         NotFound without tokenizer.json, InvalidRequest when a file is broken.
         """
         gguf = find_gguf(path)
-        return cls._load_directory(path) if gguf is None else cls._load_gguf(gguf)
-
-    @classmethod
-    def _load_directory(cls, path: Path) -> TextTokenizer:
-        file = path / "tokenizer.json"
-        if not file.is_file():
-            raise NotFound(f"{path} has no tokenizer.json; give a model directory in the Hugging Face layout")
-        config = read_optional_json(path / "tokenizer_config.json")
-        special_tokens = special_tokens_of(read_optional_json(path / "special_tokens_map.json") | config)
-        vocab_size = read_optional_json(path / "config.json").get("vocab_size", 0)
-        return cls._of_spec(
-            file,
-            read_json_file(file),
-            file.read_text("utf-8"),
-            special_tokens,
-            template_source(path, config),
-            vocab_size if type(vocab_size) is int else 0,
-            retrieval_form(path, config),
-        )
-
-    @classmethod
-    def _load_gguf(cls, file: Path) -> TextTokenizer:
-        parts = read_tokenizer_parts(file)
-        return cls._of_spec(
-            file,
-            parts.spec,
-            parts.tokenizer_json(),
-            parts.special_tokens,
-            parts.chat_template,
-            parts.model_vocab_size,
-        )
-
-    @classmethod
-    def _of_spec(
-        cls,
-        file: Path,
-        spec: dict[str, Any],
-        tokenizer_json: str,
-        special_tokens: dict[str, str],
-        template: str | None,
-        model_vocab_size: int,
-        retrieval_form: str = INSTRUCTED_FORM,
-    ) -> TextTokenizer:
-        try:
-            tokenizer = Tokenizer.from_str(tokenizer_json)
-            _check_sizes(file, tokenizer, model_vocab_size)
-            stages = stage_factories(spec.get("decoder"))
-            reach = most_token_bytes(spec)
-            for probe in _PROBES:
-                tokenizer.decode(tokenizer.encode(probe).ids)
-        except InvalidRequest:
-            raise
-        except BaseException as error:  # the library raises plain Exception for whatever is wrong, and panics
-            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
-                raise
-            raise InvalidRequest(f"{file} is not a tokenizer that can be used: {error}") from error
+        read = read_directory(path) if gguf is None else read_gguf(gguf)
+        # The JSON goes before anything is made that stays: each object among what it leaves would hold on to
+        # a megabyte, of eight.
+        gc.collect()
+        template = read.template
         return cls(
-            tokenizer,
-            stages=stages,
-            chat_template=None if template is None else ChatTemplate(template, special_tokens),
-            special_tokens=special_tokens,
-            model_vocab_size=model_vocab_size,
-            retrieval_form=retrieval_form,
-            most_token_bytes=reach,
+            read.tokenizer,
+            stages=read.stages,
+            chat_template=None if template is None else ChatTemplate(template, read.special_tokens),
+            special_tokens=read.special_tokens,
+            model_vocab_size=read.model_vocab_size,
+            retrieval_form=read.retrieval_form,
+            most_token_bytes=read.most_token_bytes,
         )
 
     @property
@@ -283,12 +218,3 @@ def _check_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest("the text has lone surrogates; send valid Unicode") from error
-
-
-def _check_sizes(file: Path, tokenizer: Tokenizer, model_vocab_size: int) -> None:
-    largest = max(model_vocab_size, max(tokenizer.get_vocab().values(), default=-1) + 1)
-    if largest > MAX_VOCABULARY_IDS:
-        raise InvalidRequest(
-            f"{file} has ids up to {largest - 1}, of which there may be {MAX_VOCABULARY_IDS}; "
-            "is it the right file?"
-        )
