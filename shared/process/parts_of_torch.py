@@ -24,17 +24,21 @@ PARTS = (
 """Modules that torch imports for those who may want them; each is read when somebody does."""
 COMPILER = "torch._dynamo"
 """It imports all of them, but not in every order; an optimizer imports it, too."""
-TRIED_WITH = "2.13."
-"""The torch whose modules bear it that these come later. Another one is imported as it is."""
+TRIED_WITH, BUILD = "2.13.", "+cpu"
+"""The torch whose modules bear it that these come later. Any other is imported as it is: builds for GPUs
+bring Triton and operators of their own, which may want parts in other orders, and nobody has tried."""
 
 
 def leave_parts_of_torch() -> None:
-    """Leave PARTS unread in this process; where torch is imported already nothing is saved, or done."""
+    """Leave PARTS unread in this process, where torch is the build for CPUs that this was tried with.
+
+    Where it is imported already nothing is saved, and nothing done.
+    """
     if "torch" in sys.modules:
         return
     try:
-        tried = version("torch").startswith(TRIED_WITH)
+        installed = version("torch")
     except PackageNotFoundError:
         return
-    if tried:
+    if installed.startswith(TRIED_WITH) and installed.endswith(BUILD):
         import_late(PARTS, until=COMPILER)
