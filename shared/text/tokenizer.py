@@ -74,8 +74,8 @@ class TextTokenizer:
         """
         gguf = find_gguf(path)
         read = read_directory(path) if gguf is None else read_gguf(gguf)
-        # The JSON goes before anything is made that stays: each object among what it leaves would hold on to
-        # a megabyte, of eight.
+        # The JSON goes before anything is made that stays, with what Python keeps of it to use again: each
+        # object among what it leaves would hold on to a megabyte, of eight.
         gc.collect()
         template = read.template
         return cls(
