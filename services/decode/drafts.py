@@ -13,7 +13,7 @@ from services.decode.ahead.answer_times import AnswerTimes
 from services.decode.ahead.draft_fan import DraftFan
 from services.decode.ahead.draft_offers import DraftUse, Proposal
 from services.decode.draft_length import UNKNOWN_PRICE, DraftLength, DraftRecord, ask_price
-from services.decode.draft_session import MAX_LAG_TOKENS, DraftSession, Outgoing
+from services.decode.drafted_request import MAX_LAG_TOKENS, DraftedRequest, Outgoing
 from shared.degradation import DegradationLevel
 from shared.engine.scheduling.draft_prices import DraftPrices
 from shared.engine.scheduling.probes import Probes
@@ -56,8 +56,8 @@ class DraftBook:
     _record: DraftRecord = field(default_factory=DraftRecord.common)
     _probes: Probes = field(default_factory=Probes)
     _times: AnswerTimes = field(default_factory=AnswerTimes)
-    _sessions: dict[str, DraftSession] = field(default_factory=dict)
-    _closed: list[DraftSession] = field(default_factory=list)
+    _sessions: dict[str, DraftedRequest] = field(default_factory=dict)
+    _closed: list[DraftedRequest] = field(default_factory=list)
 
     def open_draft(
         self,
@@ -72,7 +72,7 @@ class DraftBook:
     ) -> None:
         if self.longest == 0 or not speculator:
             return
-        self._sessions[sequence_key(request_id, epoch)] = DraftSession(
+        self._sessions[sequence_key(request_id, epoch)] = DraftedRequest(
             request_id,
             epoch,
             speculator,
@@ -150,7 +150,7 @@ class DraftBook:
             return self._closes()
         self._probes.begin_step()
         messages = [*self._closes(), *self._opens()]
-        rows: dict[str, list[tuple[DraftSession, int]]] = {}
+        rows: dict[str, list[tuple[DraftedRequest, int]]] = {}
         limit = min(self.batch_tokens // max(1, len(self._sessions)), longest_at(self.level, self.longest))
         for session in self._sessions.values():
             if not (session.known and session.advanced):
@@ -167,7 +167,7 @@ class DraftBook:
         ]
         return messages
 
-    def _prices_of(self, session: DraftSession) -> tuple[float, float]:
+    def _prices_of(self, session: DraftedRequest) -> tuple[float, float]:
         """Return what a token of a session, and asking for some, costs in steps of it."""
         if self.prices is None:
             return UNKNOWN_PRICE, 0.0
@@ -188,7 +188,7 @@ class DraftBook:
 
     def _closes(self) -> list[Outgoing]:
         closed, self._closed = self._closed, []
-        by_speculator: dict[str, list[DraftSession]] = {}
+        by_speculator: dict[str, list[DraftedRequest]] = {}
         for session in closed:
             by_speculator.setdefault(session.speculator, []).append(session)
         return [
@@ -205,7 +205,7 @@ class DraftBook:
         ]
 
     def _commit(
-        self, speculator: str, chosen: Sequence[tuple[DraftSession, int]], now_s: float
+        self, speculator: str, chosen: Sequence[tuple[DraftedRequest, int]], now_s: float
     ) -> DraftCommit:
         """Tokens that were not asked drafts for wait here, so the speculator never sees a gap."""
         within_us = self._times.within_us(speculator, self.step_us) if self.step_us else 0

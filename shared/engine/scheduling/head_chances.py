@@ -24,7 +24,7 @@ class HeadBet(NamedTuple):
 
 
 class HeadTrust:
-    """How far chances have come true lately: the tokens that were right, by those that should have been."""
+    """Remember how far chances came true lately: tokens that were right, by those that should have been."""
 
     __slots__ = ("_expected", "_memory", "_right")
 

@@ -13,7 +13,7 @@ _LEARNING = 0.2  # of a sequence: a drafter that begins to be wrong is soon know
 _COMMON_LEARNING = 0.05  # of all sequences, for those that come
 
 
-class _Row(NamedTuple):
+class _OfferRow(NamedTuple):
     """The record of one sequence."""
 
     chances: PositionChances
@@ -26,7 +26,7 @@ class OfferedDrafts:
 
     def __init__(self) -> None:
         self._common = PositionChances(_COMMON_LEARNING)
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _OfferRow] = {}
         self._probes = Probes()
 
     def begin_step(self) -> None:
@@ -42,7 +42,7 @@ class OfferedDrafts:
             return ()
         row = self._rows.get(sequence.key)
         if row is None:
-            row = self._rows[sequence.key] = _Row(self._common.copy(_LEARNING), Tries(self._probes))
+            row = self._rows[sequence.key] = _OfferRow(self._common.copy(_LEARNING), Tries(self._probes))
         if prices is None:
             return drafts
         price = prices.of_token(sequence.num_computed)

@@ -6,15 +6,15 @@ SAVED_SHARE = 1 / 300
 """The part of every step that is put aside for tries: beyond what they bring they never cost more than that
 of all steps."""
 FIRST_SAVED = 0.5
-"""What there is at first where nothing is believed yet, in steps."""
+"""Steps that there are at first, where nothing is believed yet."""
 MOST_SAVED = 1.0
 """The most that there is. A try that costs more is made when there is as much, and the rest is owed."""
 
 
 class Probes:
-    """The tries of one thing, for all sequences together: where each had its own, those that are over before
-    they have one would never find out that it pays by now.
+    """Pay for the tries of one thing, for all sequences together.
 
+    Where each had its own, those that are over before they have one would never find out that it pays by now.
     What is dear is tried seldom, what is cheap more often, and what is of use pays for the next try. A
     sequence whose tries have failed waits until more is saved: there is something left for those that come.
 
@@ -38,7 +38,7 @@ class Probes:
         return True
 
     def succeed(self, steps: float) -> None:
-        """A try has saved so many steps."""
+        """Take in that a try has saved so many steps."""
         self._put(steps)
 
     def _put(self, steps: float) -> None:
@@ -46,7 +46,7 @@ class Probes:
 
 
 class Tries:
-    """The tries of one sequence, which `probes` pays for."""
+    """Make the tries of one sequence, which `probes` pays for."""
 
     __slots__ = ("_failures", "_part", "_probes")
 
@@ -56,15 +56,14 @@ class Tries:
         self._part = 0.0  # of a step that a right token saves, while a try runs
 
     def take(self, cost: float, sequences: float) -> bool:
-        """Return whether a try is made that costs so many steps of the sequence, in a step of so many
-        sequences."""
+        """Return whether a try is made that costs so many steps of its sequence, one of so many."""
         if not self._probes.take(cost / sequences, self._failures):
             return False
         self._part = 1 / sequences
         return True
 
     def judge(self, accepted: int) -> None:
-        """So many tokens were right, of what was verified last, whether that was tried or not."""
+        """Take note that so many tokens were right of what was verified last, tried or not."""
         if accepted:
             self._failures = 0
             self._probes.succeed(accepted * self._part)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from services.decode.ahead.draft_offers import DraftUse
-from services.decode.draft_session import REOPEN_AFTER_TOKENS, Outgoing
+from services.decode.drafted_request import REOPEN_AFTER_TOKENS, Outgoing
 from services.decode.drafts import DraftBook
 from shared.degradation import DegradationLevel
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices

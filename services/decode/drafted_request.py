@@ -30,9 +30,10 @@ class Outgoing(NamedTuple):
     message: DraftOpen | DraftCommit | DraftClose
 
 
-class CommitRow(NamedTuple):
-    """What a commit says of one session: tokens from `base` on are final, and it wants so many guesses, with
-    branches for `fan` ids at each place of the round."""
+class AskedRow(NamedTuple):
+    """Hold what a commit says of one session: tokens from `base` on are final, and it wants so many guesses.
+
+    It wants branches for `fan` ids at each place of the round."""
 
     base: int
     token_ids: tuple[int, ...]
@@ -43,8 +44,8 @@ class CommitRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class DraftSession:
-    """`tokens`: prompt and output so far; `adapter`: what clients call it."""
+class DraftedRequest:
+    """Keep one draft session. `tokens`: prompt and output so far; `adapter`: what clients call it."""
 
     request_id: str
     epoch: int
@@ -69,7 +70,7 @@ class DraftSession:
     _is_offered: bool = False  # the engine has a draft for the step that runs
 
     def advance(self, token_ids: Sequence[int], proposed: int, accepted: int) -> None:
-        """One verified step: these tokens are final."""
+        """Take in one verified step: these tokens are final."""
         self.tokens.extend(token_ids)
         self.advanced = True
         self.length.observe(proposed, accepted)
@@ -93,14 +94,14 @@ class DraftSession:
         self.known = False
         self.tree = None
 
-    def commit(self, wanted: int, fan: int, now_s: float) -> CommitRow:
+    def commit(self, wanted: int, fan: int, now_s: float) -> AskedRow:
         """Ask for drafts, behind all that the speculator was not sent: it never sees a gap."""
         base, new = self.num_sent, tuple(self.tokens[self.num_sent :])
         self.num_sent += len(new)
         self.unanswered += 1
         self._digest.extend(new)
         self.asked_s, self._is_fanned = now_s, fan > 0
-        return CommitRow(base, new, wanted + self._lag, wanted, fan, self._digest.value)
+        return AskedRow(base, new, wanted + self._lag, wanted, fan, self._digest.value)
 
     def answer(self, tree: DraftTree) -> None:
         """Keep an answer, unless there is a newer one."""
