@@ -64,7 +64,7 @@ class DraftedRequest:
     unanswered: int = 0  # commits since the last answer
     _open_at: int = 0  # do not open (again) before the sequence is this long
     _reopen_after: int = REOPEN_AFTER_TOKENS
-    _lag: int = 1  # tokens that were decoded between the last commit and the use of its answer
+    lag: int = 1  # tokens that were decoded between the last commit and the use of its answer
     _digest: PrefixDigest = field(default_factory=PrefixDigest)  # of what the speculator has been sent
     _is_fanned: bool = False  # it asked for branches
     _is_offered: bool = False  # the engine has a draft for the step that runs
@@ -101,7 +101,7 @@ class DraftedRequest:
         self.unanswered += 1
         self._digest.extend(new)
         self.asked_s, self._is_fanned = now_s, fan > 0
-        return AskedRow(base, new, wanted + self._lag, wanted, fan, self._digest.value)
+        return AskedRow(base, new, wanted + self.lag, wanted, fan, self._digest.value)
 
     def answer(self, tree: DraftTree) -> None:
         """Keep an answer, unless there is a newer one."""
@@ -115,7 +115,7 @@ class DraftedRequest:
             return None, 0
         num_known = len(self.tokens)
         if not tree.branches:
-            self._lag = max(1, min(num_known - tree.base, MAX_LAG_TOKENS))
+            self.lag = max(1, min(num_known - tree.base, MAX_LAG_TOKENS))
         if tree.base <= num_known and tree.rest_after(self.tokens[tree.base :]):
             return Proposal(key, tree, num_known), 0
         if tree.branches:
@@ -132,4 +132,4 @@ class DraftedRequest:
         if use.ended is not None and self._is_fanned:
             self.fan.observe(in_time=use.ended is not RoundEnd.LATE)
         elif use.ended is None:
-            self._lag = min(self._lag + use.behind, MAX_LAG_TOKENS)
+            self.lag = min(self.lag + use.behind, MAX_LAG_TOKENS)
