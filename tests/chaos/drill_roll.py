@@ -25,6 +25,7 @@ from tests.chaos.steady_load import steady_load
 from tests.chaos.traffic import Stream
 from tests.chaos.world import Models, drill_stack, until_serving
 from tests.support.data import REPOSITORY
+from tests.support.ended_program import ended_program
 from tests.support.stack import Stack
 
 ROLL_TIMEOUT_S = 540.0
@@ -53,10 +54,8 @@ async def told(stack: Stack, command: str, *arguments: str, root: Path = REPOSIT
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    async with asyncio.timeout(ROLL_TIMEOUT_S):
-        out, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode()
+    ended = await ended_program(process, limit_s=ROLL_TIMEOUT_S)
+    return ended.code, ended.out
 
 
 @asynccontextmanager

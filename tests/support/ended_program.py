@@ -18,11 +18,14 @@ class EndedProgram(NamedTuple):
     err: str
 
 
-async def ended_program(process: Process, stdin: bytes | None = None) -> EndedProgram:
-    """Return how it ends. Raises TimeoutError where it hangs: it is killed then, so that it does not run on
-    beside the tests that follow."""
+async def ended_program(
+    process: Process, stdin: bytes | None = None, *, limit_s: float = HANG_S
+) -> EndedProgram:
+    """Return how it ends. Raises TimeoutError where that takes longer than `limit_s`: it is killed then, so
+    that it does not run on beside the tests that follow.
+    """
     try:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(limit_s):
             out, err = await process.communicate(stdin)
     finally:
         if process.returncode is None:
