@@ -324,3 +324,29 @@ def posted(asked: dict[str, object]) -> bytes:
 def refuses(host: str, port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex((host, port)) == errno.ECONNREFUSED
+
+
+SLOW_ROWS = 600
+ROW_CHARS = 16_000
+"""All rows together are more than sockets and the edge's buffer keep."""
+
+
+async def test_a_client_that_reads_late_gets_every_row_in_order_and_those_that_waited_in_one_event(
+    nats_url: str,
+) -> None:
+    texts = [f"<{number}>".ljust(ROW_CHARS, "x") for number in range(SLOW_ROWS)]
+    async with edge(nats_url) as here:
+        asked = asyncio.create_task(here.client.post(TEXT, json={"prompt": "hello", "stream": True}))
+        envelope, prefill = await here.peers.placed()
+        await here.peers.text(envelope.request_id, prefill.prompt_len, texts[0], ids=(1,))
+        async with await asked as response:
+            for number, text in enumerate(texts[1:], start=1):
+                await here.peers.text(envelope.request_id, prefill.prompt_len + number, text, ids=(1,))
+            session = here.running.registry.live_sessions(1)[0]
+            await until(lambda: len(session.state.log.ids) == SLOW_ROWS)
+            end = prefill.prompt_len + SLOW_ROWS
+            await here.peers.text(envelope.request_id, end, "", ids=(), finish="length")
+            *chunks, _ = (await response.content.read()).removesuffix(b"\n\n").split(b"\n\n")
+    heard = [json.loads(chunk.removeprefix(b"data: "))["choices"][0]["text"] for chunk in chunks]
+    assert "".join(heard) == "".join(texts)
+    assert len([text for text in heard if text]) < SLOW_ROWS

@@ -95,6 +95,9 @@ class _CallWriter:
         told.choice = self._choice
         await self._write(pb.GenerateEvent(prompt_logprobs=told))
 
+    def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:  # noqa: ARG002 - a row's
+        return False  # the library's writes have to be waited for
+
     async def write_text(self, event: pb.GenerateEvent) -> None:
         if self._choice:
             event.text.choice = self._choice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.scope.response_buffer import ResponseBuffer
 from shared.telemetry.useful_answer import UsefulMarker, UsefulWatch
@@ -17,13 +16,13 @@ class AnswerUsefulness:
         self._timeline = timeline
         self._response = response
 
-    def note_delivered(self, delta: pb.TextDelta) -> None:
-        """The client has this part of the answer."""
+    def note_delivered(self, text: str, reasoning: str = "") -> None:
+        """The client has this part of the answer, and of the thinking before it."""
         if self._watch.is_useful:
             return
-        if delta.reasoning:
-            self._watch.add(delta.reasoning, thinking=True)
-        if delta.text and self._watch.add(delta.text):
+        if reasoning:
+            self._watch.add(reasoning, thinking=True)
+        if text and self._watch.add(text):
             self._timeline.mark_useful()
 
     def note_end(self) -> None:

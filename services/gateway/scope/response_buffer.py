@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -17,6 +17,9 @@ MAX_EVENT_LOGPROBS = 4096
 take four."""
 PROMPT_S = 0.003
 """The prompt's event waits so long for the route of its request."""
+
+PutText = Callable[[int, tuple[int, ...], str], bool]
+"""Writes a row (its position, ids and text) to the client at once; returns whether it did."""
 
 
 class ResponsePart(NamedTuple):
@@ -53,6 +56,11 @@ class ResponseBuffer:
         self._is_whole = self._is_read = False
         """The last row is there; the reader has told all that it kept back."""
         self._held = False
+        self._put_through: PutText | None = None
+
+    def write_through(self, put_text: PutText | None) -> None:
+        """Hand rows to `put_text` from now on while whoever takes responses waits, and nothing else does."""
+        self._put_through = put_text
 
     def hold(self) -> None:
         """Keep what comes from here on until `release`, or the end: another answer may take its place."""
@@ -124,6 +132,8 @@ class ResponseBuffer:
         """Add a row that goes on where the last one ended, and is the last one with `whole`; raises Cancelled
         when too much is unread."""
         self._is_whole = whole
+        if not logprobs and self._is_written_through(position, ids, text):
+            return
         if self._text is None:
             self._text = pb.GenerateEvent()  # filled in place: a delta put into it would be copied
             self._text.text.position = position
@@ -141,6 +151,19 @@ class ResponseBuffer:
             delta.logprobs.extend(map(_logprob_event, logprobs))
         if not self._held:
             self._fill()
+
+    def _is_written_through(self, position: int, ids: tuple[int, ...], text: str) -> bool:
+        """Write a row at once where the reader waits, and would get it alone and as it is."""
+        return (
+            self._put_through is not None
+            and self._waiting is not None
+            and not self._waiting.done()
+            and self._text is None
+            and self._prompt is None
+            and self._reader is None
+            and not self._held
+            and self._put_through(position, ids, text)
+        )
 
     def put_end(self, outcome: Outcome) -> None:
         """The last thing to be written; a second end is ignored, so the first one stands."""

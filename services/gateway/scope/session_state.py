@@ -215,6 +215,22 @@ class SessionState:
         self.phase = RequestPhase.DECODE
         return RowVerdict.RELAY
 
+    def accept_next(self, epoch: int, position: int, ids: tuple[int, ...], text: str) -> bool:
+        """Take in a row that has ids and is in the middle of an answer, if it is such a one and the next."""
+        log = self.log
+        if (
+            epoch != self.epoch
+            or not ids
+            or self.finish
+            or self.phase is not RequestPhase.DECODE
+            or position != log.prompt_tokens + len(log.ids)
+            or log.rereads
+        ):
+            return False
+        log.append(ids, text)
+        self.epoch_tokens += len(ids)
+        return True
+
     def is_from(self, sender: str, *roles: str) -> bool:
         """Whether `sender` is an instance of this route; one that does not say who it is, is believed."""
         route = self.route

@@ -9,11 +9,9 @@ import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.scope.outcome import Outcome
-from services.gateway.scope.recent_latencies import RecentLatencies
+from services.gateway.session.deliveries import Deliveries
 from services.gateway.session.session import Session
 from shared.errors import Cancelled, InternalError, PenstockError
-from shared.seams.clock import SYSTEM_CLOCK
-from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
@@ -22,7 +20,11 @@ WRITE_GRACE_S = 5.0
 
 
 class ResponseWriter(Protocol):
-    """One client. Each method returns when the client has room for more."""
+    """One client. Each method that waits returns when the client has room for more."""
+
+    def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:
+        """Write a row of a plain answer at once. Return False, with nothing written, where that would wait or
+        where more than the row is to be written."""
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None: ...
     async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None: ...
@@ -50,13 +52,25 @@ async def relay_response(session: Session, writer: ResponseWriter) -> Outcome:
     except TimeoutError:
         return Outcome.of(Cancelled("the client did not read its answer: read faster"))
     finally:
+        session.response.write_through(None)
         # When the call was dropped this is what cancels the request; after an end it does nothing.
         session.cancel_request("the client ended the call")
 
 
 async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
-    """Relay parts; what queues while the client is slow goes out as one event."""
-    last_s = 0.0
+    """Relay parts; what queues while the client is slow goes out as one event.
+
+    A row that comes while nothing waits is written where it comes, without a turn of the loop.
+    """
+    deliveries = Deliveries(session.timeline, session.latencies, session.usefulness)
+
+    def put_text(position: int, token_ids: tuple[int, ...], text: str) -> bool:
+        written = writer.put_text(position, token_ids, text)
+        if written:
+            deliveries.note_text(len(token_ids), text)
+        return written
+
+    session.response.write_through(put_text)
     while True:
         part = await session.response.take_response()
         if part.prompt is not None:
@@ -65,23 +79,9 @@ async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
             await writer.write_prompt_logprobs(part.prompt_logprobs)
         if part.text is not None:
             await writer.write_text(part.text)
-            if part.text.text.token_ids:
-                if not last_s:
-                    session.timeline.mark_delivered()
-                last_s = _observe_gap(session.latencies, last_s, len(part.text.text.token_ids))
-            if session.usefulness is not None:
-                session.usefulness.note_delivered(part.text.text)
+            delta = part.text.text
+            deliveries.note_text(len(delta.token_ids), delta.text, delta.reasoning)
         if part.end is not None:
-            if session.usefulness is not None and part.end.finish:
-                session.usefulness.note_end()
+            deliveries.note_end(finished=bool(part.end.finish))
             await writer.write_end(session.terminal_event(part.end))
             return part.end
-
-
-def _observe_gap(latencies: RecentLatencies, last_s: float, tokens: int) -> float:
-    """Note the time since the last delivery of tokens (0: none yet); the time of this one."""
-    now_s = SYSTEM_CLOCK.monotonic_s()
-    if last_s:
-        metrics.INTER_TOKEN_LATENCY.observe(now_s - last_s)
-    latencies.record_delivery(tokens, now_s - last_s if last_s else None)
-    return now_s

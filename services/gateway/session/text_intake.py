@@ -35,6 +35,8 @@ class TextIntake:
         self._work = work
         self.confidence: AnswerConfidence | None = None
         """The measure of the answer, where somebody wants to know."""
+        self._flow: tuple[int, str] | None = None
+        """The epoch and the sender of a row that was relayed: the next one needs no second look at either."""
 
     def on_text(self, row: TextRow, sender: str, now_s: float) -> None:
         """`now_s`: when it came, by the monotonic clock. Most of what a gateway does is this, row by row."""
@@ -42,19 +44,31 @@ class TextIntake:
         if self._interruption.error is not None:
             metrics.DROPPED_MESSAGES.labels(reason="interrupted").inc()
             return
-        epoch, position, token_ids, text, finish, _, _ = row
-        if epoch == state.epoch and not state.is_from(sender, "detokenizer"):
+        epoch, position, token_ids, text, finish, logprobs, marks = row
+        if (
+            self._flow == (epoch, sender)
+            and not (finish or logprobs or marks)
+            and self.confidence is None
+            and state.accept_next(epoch, position, token_ids, text)
+        ):
+            self._relay_next(row, now_s)
+        elif epoch == state.epoch and not state.is_from(sender, "detokenizer"):
             metrics.DROPPED_MESSAGES.labels(reason="foreign_text").inc()
-            return
-        if not state.told.complete:
-            if not state.told.hold(row, sender):
-                metrics.DROPPED_MESSAGES.labels(reason="too_early").inc()
-            return
-        verdict = state.accept_row(epoch, position, token_ids, text, finish)
+        elif state.told.complete:
+            self._judge(row, sender, now_s)
+        elif not state.told.hold(row, sender):
+            metrics.DROPPED_MESSAGES.labels(reason="too_early").inc()
+
+    def _judge(self, row: TextRow, sender: str, now_s: float) -> None:
+        """Do with the row what its place in the answer says."""
+        state = self._state
+        verdict = state.accept_row(row.epoch, row.position, row.token_ids, row.text, row.finish)
         if verdict is RowVerdict.RELAY:
             self._relay_row(row, now_s)
+            if row.position >= state.relayed_position:
+                self._flow = row.epoch, sender
         elif verdict is RowVerdict.REPLAY:
-            self._response.skip_text(text)
+            self._response.skip_text(row.text)
             self._watch.record_arrival(now_s)
         elif verdict is RowVerdict.STALE:
             metrics.STALE_MESSAGES.inc()
@@ -102,6 +116,17 @@ class TextIntake:
         self._work.put_row(row, now_s)
         self._watch.record_arrival(now_s)
 
+    def _relay_next(self, row: TextRow, now_s: float) -> None:
+        """Relay a row in the middle of an answer, as nearly all are."""
+        tokens = len(row.token_ids)
+        count_tokens(self._state, tokens)
+        self._meter.draw(tokens)
+        self._watch.last_token_s = now_s
+        if self._work.left is None:
+            self._put(row)
+        self._work.put_row(row, now_s)
+        self._watch.record_arrival(now_s)
+
     def relay_shared_row(self, row: TextRow, now_s: float) -> None:
         """A row of the computation that this request follows, which continues its log."""
         if self._interruption.error is None:
@@ -111,8 +136,10 @@ class TextIntake:
     def _hand_on(self, row: TextRow, now_s: float) -> None:
         """Put the row where the client's call takes it, as long as there is one."""
         self._note_tokens(row, now_s)
-        if self._work.left is not None:
-            return
+        if self._work.left is None:
+            self._put(row)
+
+    def _put(self, row: TextRow) -> None:
         try:
             whole = bool(row.finish)
             self._response.put_text(row.position, row.token_ids, row.text, row.logprobs, whole=whole)

@@ -58,12 +58,22 @@ class Answer:
     async def send_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
         if self._completion.stream_usage.each:
             await self.send_chunks(model, [self._shape.text_chunk(index, text, None, 0)], event_id)
-            return
+        else:
+            await self._events.send_text(self._frame(model, index), text, event_id)
+
+    def has_room(self) -> bool:
+        return self._events.has_room and not self._completion.stream_usage.each
+
+    def put_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
+        self._events.put_text(self._frame(model, index), text, event_id)
+
+    def _frame(self, model: str, index: int) -> TextFrame:
+        """Return the chunk of a choice around any text."""
         frame = self._frames.get(index)
         if frame is None:
             frame = TextFrame(lambda text: self._chunk(model, self._shape.text_chunk(index, text, None, 0)))
             self._frames[index] = frame
-        await self._events.send_text(frame, text, event_id)
+        return frame
 
     async def end_stream(self, failed: PenstockError | None) -> web.StreamResponse:
         last = self._last_chunk() if failed is None else error_object(failed)[2]

@@ -6,9 +6,10 @@ import asyncio
 import json
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http import StreamWriter
 
 from services.gateway.http.completions.body_room import BodyPlace, BodyRoom
 from services.gateway.http.completions.error_object import (
@@ -168,6 +169,24 @@ class HttpCall:
         with self.writing():
             await response.prepare(self._request)
         return response
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what is written goes out at once, or nearly so: its client reads and has not left."""
+        transport = self._request.transport
+        return (
+            transport is not None and not transport.is_closing() and not self._request.protocol.writing_paused
+        )
+
+    def put(self, data: bytes) -> None:
+        """Write more of an answer of events that has begun, without waiting; there has to be room."""
+        writing = cast("StreamWriter", self._request.writer).write(data, drain=False)
+        try:
+            writing.send(None)
+        except StopIteration:
+            return
+        writing.close()
+        raise RuntimeError("aiohttp waits where it was asked not to: an answer may be cut")
 
     async def flush(self, response: web.StreamResponse) -> None:
         """Write what is left of the answer. A client that does not take it in time loses its connection, as

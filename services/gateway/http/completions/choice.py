@@ -35,6 +35,12 @@ class ChunkSender(Protocol):
     async def send_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
         """Send the chunk of a choice that has begun, with nothing but its text."""
 
+    def has_room(self) -> bool:
+        """Return whether `put_text` may be called."""
+
+    def put_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
+        """Write the same chunk without waiting."""
+
 
 class Choice:
     """A `ResponseWriter`. Without a `sender` it keeps its text until the end; `logprobs`: they are shown."""
@@ -90,6 +96,16 @@ class Choice:
         if told.position == 0:
             tokens[0] = replace(tokens[0], logprob=None)
         self._prompt_tokens += tokens
+
+    def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:  # noqa: ARG002 - a row has it
+        sender = self._sender
+        if sender is None or not self._begun or self._logprobs or not sender.has_room():
+            return False
+        self.told_tokens += len(token_ids)
+        if text:
+            self._chars += len(text)
+            sender.put_text(self.prompt.model, self.index, text, self._event_id())
+        return True
 
     async def write_text(self, event: pb.GenerateEvent) -> None:
         delta = event.text

@@ -56,7 +56,16 @@ class EventStream:
 
     async def send_text(self, frame: TextFrame, text: str, event_id: str = "") -> None:
         """The same for one event."""
-        await self._write(_id_line(event_id) + frame.around(text) if event_id else frame.around(text))
+        await self._write(_text_event(frame, text, event_id))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the stream has begun and its client takes more without being waited for."""
+        return self._response is not None and not self._stuck and self._call.has_room
+
+    def put_text(self, frame: TextFrame, text: str, event_id: str = "") -> None:
+        """Write one event without waiting; there has to be room."""
+        self._call.put(_text_event(frame, text, event_id))
 
     async def finish(self, last: Mapping[str, Any] | None, mark: bytes = DONE) -> web.StreamResponse:
         """End with one more event, if any; a client that does not take it in time loses its connection."""
@@ -87,6 +96,10 @@ class EventStream:
             if self._response is None:
                 self._response = await self._call.open_events(self._headers)
             return self._response
+
+
+def _text_event(frame: TextFrame, text: str, event_id: str) -> bytes:
+    return _id_line(event_id) + frame.around(text) if event_id else frame.around(text)
 
 
 def _id_line(event_id: str) -> bytes:

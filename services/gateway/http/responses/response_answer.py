@@ -47,6 +47,9 @@ class ResponseAnswer:
     async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None:
         """No response asks for them."""
 
+    def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:  # noqa: ARG002 - a row's
+        return False  # each row is several numbered events
+
     async def write_text(self, event: pb.GenerateEvent) -> None:
         delta = event.text
         tokens: Sequence[TokenText] = ()

@@ -27,7 +27,7 @@ def useful_after(marker: str, *deltas: pb.TextDelta, ends: bool = True) -> int |
     usefulness = AnswerUsefulness(UsefulMarker.read(marker), timeline, response)
     for delta in deltas:
         clock.advance(STEP_S)
-        usefulness.note_delivered(delta)
+        usefulness.note_delivered(delta.text, delta.reasoning)
     if ends:
         clock.advance(STEP_S)
         usefulness.note_end()
@@ -70,7 +70,7 @@ async def test_calls_alone_are_useful_when_they_are_whole() -> None:
     part = await response.take_response()
     assert part.delta is not None
     usefulness = AnswerUsefulness(UsefulMarker.read("sentence"), timeline, response)
-    usefulness.note_delivered(part.delta)
+    usefulness.note_delivered(part.delta.text, part.delta.reasoning)
     assert timeline.measured_useful_us is None
     clock.advance(STEP_S)
     usefulness.note_end()

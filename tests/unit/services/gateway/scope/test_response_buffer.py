@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.answer.answer_format import AnswerFormat
 from services.gateway.scope.outcome import Outcome
-from services.gateway.scope.response_buffer import MAX_EVENT_LOGPROBS, ResponseBuffer
+from services.gateway.scope.response_buffer import MAX_EVENT_LOGPROBS, ResponseBuffer, ResponsePart
 from shared import errors
 from shared.messages import PromptThinking
 from shared.sampling.parameters import MAX_TOP_LOGPROBS, TokenLogprob
@@ -135,3 +136,89 @@ async def test_what_was_kept_back_goes_out_with_the_last_tokens() -> None:
     assert (part.delta.reasoning, list(part.delta.token_ids)) == ("Hm. ", [1])
     response.put_end(Outcome.finished("stop"))
     assert (await response.take_response()).delta is None
+
+
+class Client:
+    """Takes rows at once while it has `room`."""
+
+    def __init__(self) -> None:
+        self.room = True
+        self.rows: list[tuple[int, tuple[int, ...], str]] = []
+
+    def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:
+        if self.room:
+            self.rows.append((position, token_ids, text))
+        return self.room
+
+
+async def read_through(response: ResponseBuffer) -> tuple[Client, asyncio.Task[ResponsePart]]:
+    """A client that takes rows at once, and the reader of `response`, which waits."""
+    client = Client()
+    response.write_through(client.put_text)
+    reading = asyncio.ensure_future(response.take_response())
+    await asyncio.sleep(0)
+    return client, reading
+
+
+async def test_a_row_that_comes_while_the_reader_waits_is_written_at_once() -> None:
+    response = ResponseBuffer(100)
+    client, reading = await read_through(response)
+    response.put_text(5, (1, 2), "ab", ())
+    response.put_text(7, (3,), "", (), whole=True)
+    response.put_end(Outcome.finished("stop"))
+    assert client.rows == [(5, (1, 2), "ab"), (7, (3,), "")]
+    assert await reading == ResponsePart(None, None, None, Outcome.finished("stop"))
+
+
+async def test_rows_behind_one_that_had_no_room_wait_with_it() -> None:
+    response = ResponseBuffer(100)
+    client, reading = await read_through(response)
+    client.room = False
+    response.put_text(5, (1,), "a", ())
+    client.room = True
+    response.put_text(6, (2,), "b", ())
+    assert client.rows == []
+    part = await reading
+    assert part.delta is not None
+    assert (part.delta.position, part.delta.text) == (5, "ab")
+    response.put_text(7, (3,), "c", ())  # nobody waits for it: what was taken is still being written
+    assert client.rows == []
+
+
+def hold(response: ResponseBuffer) -> None:
+    response.hold()
+
+
+def put_prompt(response: ResponseBuffer) -> None:
+    response.put_prompt(pb.PromptInfo(), may_change=True)
+
+
+def put_prompt_logprobs(response: ResponseBuffer) -> None:
+    response.put_prompt_logprobs([TokenLogprob(1, -1.0, ())])
+
+
+def read_thoughts(response: ResponseBuffer) -> None:
+    response.read_answer(THINKS)
+
+
+def write_no_more(response: ResponseBuffer) -> None:
+    response.write_through(None)
+
+
+@pytest.mark.parametrize("first", [hold, put_prompt, put_prompt_logprobs, read_thoughts, write_no_more])
+async def test_a_row_that_is_not_all_there_is_to_write_waits(first: Callable[[ResponseBuffer], None]) -> None:
+    response = ResponseBuffer(100)
+    client, reading = await read_through(response)
+    first(response)
+    response.put_text(5, (1,), "a", ())
+    assert client.rows == []
+    response.release()
+    await reading
+
+
+async def test_a_row_with_log_probabilities_waits() -> None:
+    response = ResponseBuffer(100)
+    client, reading = await read_through(response)
+    response.put_text(5, (1,), "a", (TokenLogprob(1, -1.0, ()),))
+    assert client.rows == []
+    await reading

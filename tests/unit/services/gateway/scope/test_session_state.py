@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from services.gateway.fleet.routing import RoutingDecision
@@ -200,3 +202,29 @@ def test_a_new_epoch_has_no_successor() -> None:
     assert state.is_let_go
     state.begin_epoch(ROUTE)
     assert (state.successor, state.is_let_go) == ("", False)
+
+
+@pytest.mark.parametrize("phase", list(RequestPhase))
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+@pytest.mark.parametrize("position", [6, 7, 8])
+@pytest.mark.parametrize("ids", [(), (3,), (3, 4)])
+@pytest.mark.parametrize("finish", ["", "stop"])
+@pytest.mark.parametrize("rereads", [False, True])
+def test_the_short_way_takes_in_what_the_long_way_relays_and_nothing_else(
+    phase: RequestPhase, epoch: int, position: int, ids: tuple[int, ...], finish: str, *, rereads: bool
+) -> None:
+    short, whole = placed(), placed()
+    for state in (short, whole):
+        row(state, 5, (1, 2))
+        state.phase, state.finish, state.log.rereads = phase, finish, rereads
+    before = dataclasses.replace(short, log=dataclasses.replace(short.log, ids=list(short.log.ids)))
+
+    taken = short.accept_next(epoch, position, ids, "x" * len(ids))
+
+    if taken:
+        assert row(whole, position, ids, epoch=epoch) is RowVerdict.RELAY
+        assert short == whole
+    else:
+        assert short == before
+        in_the_middle = ids and phase is RequestPhase.DECODE and not rereads
+        assert not (in_the_middle and row(whole, position, ids, epoch=epoch) is RowVerdict.RELAY)
