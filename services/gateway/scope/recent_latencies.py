@@ -61,32 +61,30 @@ class RecentLatencies:
 
     def record_end(self, outcome: str, ttft_us: int | None) -> None:
         """A request has ended; `ttft_us` is None where no token of it was delivered."""
-        slot = self._slot()
+        slot = self._slot(self._clock.monotonic_s())
         slot.outcomes[outcome] += 1
         if ttft_us is not None:
             slot.ttft[_bin_of(ttft_us)] += 1
 
-    def record_delivery(self, tokens: int, gap_s: float | None) -> None:
-        """Tokens went to a client, so long after those before them; None: they are the first."""
-        slot = self._slot()
+    def record_delivery(self, tokens: int, gap_s: float | None, now_s: float) -> None:
+        """Tokens went to a client at `now_s` of the clock, so long after those before them; None: they are
+        the first."""
+        slot = self._slot(now_s)
         slot.tokens += tokens
         if gap_s is not None:
             slot.inter_token[_bin_of(gap_s * 1e6)] += 1
 
     def slots(self) -> Sequence[RateSlot]:
         """Return one slot for each of the last `SLOTS`, oldest first; the last one is not over yet."""
-        now = self._number()
+        now = int(self._clock.monotonic_s() // SLOT_S)
         kept = {slot.number: slot for slot in self._slots}
         return [kept.get(number) or RateSlot(number) for number in range(now - SLOTS + 1, now + 1)]
 
-    def _slot(self) -> RateSlot:
-        number = self._number()
+    def _slot(self, now_s: float) -> RateSlot:
+        number = int(now_s // SLOT_S)
         if not self._slots or self._slots[-1].number != number:
             self._slots.append(RateSlot(number))
         return self._slots[-1]
-
-    def _number(self) -> int:
-        return int(self._clock.monotonic_s() // SLOT_S)
 
 
 def _bin_of(us: float) -> int:

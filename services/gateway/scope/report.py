@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import structlog
 
 from services.gateway.scope.outcome import Outcome
@@ -43,10 +45,22 @@ def count_degraded(what: str) -> None:
 
 
 def count_tokens(state: SessionState, new: int) -> None:
-    """`new` tokens are in the log; with the first ones the prompt has been answered."""
+    """`new` tokens are in the log; with the first ones the prompt has been answered. `flush_tokens` comes
+    before anybody may look."""
     if len(state.log.ids) == new:
         labelled(metrics.PROMPT_TOKENS, state.model).inc(state.log.prompt_tokens)
-    labelled(metrics.GENERATION_TOKENS, state.model).inc(new)
+    _generated[state.model] += new
+
+
+def flush_tokens() -> None:
+    """Show what was counted: once for the many rows of a message, as a metric costs more than an addition."""
+    for model, tokens in _generated.items():
+        labelled(metrics.GENERATION_TOKENS, model).inc(tokens)
+    _generated.clear()
+
+
+_generated: Counter[str] = Counter()
+"""The tokens that no metric shows yet, by model."""
 
 
 def report_end(record: RequestRecord, outcome: Outcome) -> None:

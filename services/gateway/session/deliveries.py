@@ -41,5 +41,5 @@ class Deliveries:
             metrics.INTER_TOKEN_LATENCY.observe(gap_s)
         else:
             self._timeline.mark_delivered()
-        self._latencies.record_delivery(tokens, gap_s)
+        self._latencies.record_delivery(tokens, gap_s, now_s)
         self._last_s = now_s

@@ -24,6 +24,7 @@ from services.gateway.request.request import Request
 from services.gateway.scope.budget import Budget
 from services.gateway.scope.call_identity import CallIdentity, call_identity
 from services.gateway.scope.live_counts import LiveCounts
+from services.gateway.scope.report import flush_tokens
 from services.gateway.scope.session_state import RequestPhase
 from services.gateway.scope.text_row import rows_by_request
 from services.gateway.session.console_report import MAX_SHOWN_LIVE, console_report
@@ -287,6 +288,7 @@ class SessionRegistry:
                     session.on_handed_over(epoch, handed, sender)
                 case messages.PromptLogprobs() as scores:
                     session.intake.on_prompt_logprobs(epoch, scores, sender)
+                    flush_tokens()
                 case messages.FoundFirst(passages):
                     session.warmer.on_found_first(epoch, passages, sender)
         except Exception as error:  # noqa: BLE001 - as above
@@ -323,6 +325,7 @@ class SessionRegistry:
                 session.intake.on_text(row, sender, now_s)
             except Exception as error:  # noqa: BLE001 - the row's own, not that of those that came with it
                 session.on_fault(error)
+        flush_tokens()
 
     def _answer(self, envelope: Envelope, answer: Message | PenstockError) -> None:
         self._context.tasks.start("answer", self._context.bus.answer(envelope, answer, hop="gateway"))

@@ -61,11 +61,10 @@ class Answer:
         else:
             await self._events.send_text(self._frame(model, index), text, event_id)
 
-    def has_room(self) -> bool:
-        return self._events.has_room and not self._completion.stream_usage.each
-
-    def put_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
-        self._events.put_text(self._frame(model, index), text, event_id)
+    def put_text(self, model: str, index: int, text: str, event_id: str = "") -> bool:
+        if self._completion.stream_usage.each:
+            return False
+        return self._events.put_text(self._frame(model, index), text, event_id)
 
     def _frame(self, model: str, index: int) -> TextFrame:
         """Return the chunk of a choice around any text."""

@@ -170,21 +170,18 @@ class HttpCall:
             await response.prepare(self._request)
         return response
 
-    @property
-    def has_room(self) -> bool:
-        """Whether what is written goes out at once, or nearly so: its client reads and has not left."""
-        transport = self._request.transport
-        return (
-            transport is not None and not transport.is_closing() and not self._request.protocol.writing_paused
-        )
-
-    def put(self, data: bytes) -> None:
-        """Write more of an answer of events that has begun, without waiting; there has to be room."""
-        writing = cast("StreamWriter", self._request.writer).write(data, drain=False)
+    def put(self, data: bytes) -> bool:
+        """Write more of an answer of events that has begun, without waiting. Return False where its client
+        does not read what there is already, or has left."""
+        request = self._request
+        transport = request.transport
+        if transport is None or transport.is_closing() or request.protocol.writing_paused:
+            return False
+        writing = cast("StreamWriter", request.writer).write(data, drain=False)
         try:
             writing.send(None)
         except StopIteration:
-            return
+            return True
         writing.close()
         raise RuntimeError("aiohttp waits where it was asked not to: an answer may be cut")
 

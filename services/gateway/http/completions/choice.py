@@ -35,11 +35,8 @@ class ChunkSender(Protocol):
     async def send_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
         """Send the chunk of a choice that has begun, with nothing but its text."""
 
-    def has_room(self) -> bool:
-        """Return whether `put_text` may be called."""
-
-    def put_text(self, model: str, index: int, text: str, event_id: str = "") -> None:
-        """Write the same chunk without waiting."""
+    def put_text(self, model: str, index: int, text: str, event_id: str = "") -> bool:
+        """Write the same chunk at once, and return whether there was room for it."""
 
 
 class Choice:
@@ -71,6 +68,7 @@ class Choice:
         self._thoughts: list[str] = []
         self._tokens: list[TokenText] = []
         self._calls: list[pb.ToolCall] = []
+        self._model = self._resume_token = ""
         self._chars = 0
         self._begun = False
 
@@ -87,6 +85,7 @@ class Choice:
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
         self.prompt = prompt
+        self._model, self._resume_token = prompt.model, prompt.resume_token
         if self._echo.token_ids:
             token_bytes = await bytes_of_ids(self._fetch_bytes, prompt.model, self._echo.token_ids)
             self._echoed = show_token(b"".join(token_bytes))
@@ -99,12 +98,14 @@ class Choice:
 
     def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:  # noqa: ARG002 - a row has it
         sender = self._sender
-        if sender is None or not self._begun or self._logprobs or not sender.has_room():
+        if sender is None or not self._begun or self._logprobs:
             return False
-        self.told_tokens += len(token_ids)
+        tokens, chars = self.told_tokens + len(token_ids), self._chars + len(text)
         if text:
-            self._chars += len(text)
-            sender.put_text(self.prompt.model, self.index, text, self._event_id())
+            place = event_id(self._resume_token, tokens, chars) if self._resume_token else ""
+            if not sender.put_text(self._model, self.index, text, place):
+                return False
+        self.told_tokens, self._chars = tokens, chars
         return True
 
     async def write_text(self, event: pb.GenerateEvent) -> None:
@@ -115,7 +116,7 @@ class Choice:
         if self._begun and self._sender is not None and not more:
             if text:
                 self._chars += len(text)
-                await self._sender.send_text(self.prompt.model, self.index, text, self._event_id())
+                await self._sender.send_text(self.prompt.model, self.index, text, self._place_id())
             return
         tokens = None
         if self._logprobs:
@@ -132,11 +133,11 @@ class Choice:
             )
             self._chars += len(text)
         if chunks:
-            await self._sender.send_chunks(self.prompt.model, chunks, self._event_id())
+            await self._sender.send_chunks(self.prompt.model, chunks, self._place_id())
 
-    def _event_id(self) -> str:
+    def _place_id(self) -> str:
         """Name the place that the client has come to, "" where nobody can go on from there."""
-        token = self.prompt.resume_token
+        token = self._resume_token
         return event_id(token, self.told_tokens, self._chars) if token else ""
 
     async def write_end(self, end: pb.Terminal) -> None:

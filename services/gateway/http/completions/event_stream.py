@@ -58,14 +58,11 @@ class EventStream:
         """The same for one event."""
         await self._write(_text_event(frame, text, event_id))
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the stream has begun and its client takes more without being waited for."""
-        return self._response is not None and not self._stuck and self._call.has_room
-
-    def put_text(self, frame: TextFrame, text: str, event_id: str = "") -> None:
-        """Write one event without waiting; there has to be room."""
-        self._call.put(_text_event(frame, text, event_id))
+    def put_text(self, frame: TextFrame, text: str, event_id: str = "") -> bool:
+        """Write one event at once where the stream has begun and its client reads; whether it was written."""
+        if self._response is None or self._stuck:
+            return False
+        return self._call.put(_text_event(frame, text, event_id))
 
     async def finish(self, last: Mapping[str, Any] | None, mark: bytes = DONE) -> web.StreamResponse:
         """End with one more event, if any; a client that does not take it in time loses its connection."""

@@ -34,9 +34,9 @@ def test_there_is_a_slot_for_every_few_seconds_and_what_is_older_is_gone() -> No
     clock = FakeClock()
     latencies = RecentLatencies(clock)
     latencies.record_end("shed", None)
-    latencies.record_delivery(3, None)
+    latencies.record_delivery(3, None, clock.monotonic_s())
     clock.advance(SLOT_S * (SLOTS - 1))
-    latencies.record_delivery(5, 0.010)
+    latencies.record_delivery(5, 0.010, clock.monotonic_s())
     slots = latencies.slots()
     assert len(slots) == SLOTS
     assert (slots[0].tokens, slots[0].outcomes["shed"], slots[-1].tokens) == (3, 1, 5)

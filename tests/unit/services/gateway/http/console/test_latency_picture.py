@@ -19,7 +19,7 @@ def test_two_gateways_show_what_one_would_show_that_had_all() -> None:
     for number in range(90):
         for counted in (gateways[number % 2], alone):
             counted.record_end("shed" if number % 7 == 0 else "finished", 1000 * (number + 1))
-            counted.record_delivery(number, number / 1000)
+            counted.record_delivery(number, number / 1000, clock.monotonic_s())
         clock.advance(SLOT_S * (number % 3) / 4)
     shown = latency_picture(map(report, gateways))
     assert shown == latency_picture([report(alone)])
