@@ -26,6 +26,7 @@ DRILLS ?=
 SEEDS ?=
 BEFORE ?=
 STAMP := $(VENV)/.stamp
+RUNS := $(VENV)/.runs
 STUBS := protos/penstock/v1/inference_pb2.pyi
 KEDA_STUBS := protos/keda/externalscaler_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
@@ -60,13 +61,14 @@ setup: $(STAMP) ## make .venv with everything in it, kernels compiled where ther
 NEEDS_PYTHON := import sys; sys.exit(sys.version_info < (3, 11))
 HAS_PYTHON := $$($(PYTHON) -c "import sys; print(sys.version.split()[0])" 2>/dev/null || echo missing)
 
-$(STAMP): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
+# What it takes to run comes first, with the kernels of this CPU alone; then the tools, and the kernels of others.
+$(RUNS): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
 	@$(PYTHON) -c '$(NEEDS_PYTHON)' 2>/dev/null || { \
 		echo "Penstock needs Python 3.11 or newer, and $(PYTHON) is $(HAS_PYTHON):" \
 			"name another one, as in make setup PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	PENSTOCK_BUILDS=own $(BIN)/python -m pip install --quiet -e .
 ifneq ($(FAISS),faiss-cpu)
 	$(BIN)/python -m pip uninstall --quiet --yes faiss-cpu
 	$(BIN)/python -m pip install --quiet '$(FAISS)>=1.14,<2'
@@ -75,10 +77,15 @@ endif
 		echo "$(DEFAULT_MODEL) cannot be had here: the small demo model will be served instead"
 	touch $@
 
-demo: setup ## start the stack on free ports, ask about these documents, show the timeline, stop
+$(STAMP): $(RUNS)
+	PENSTOCK_BUILDS=none $(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+demo: $(RUNS) ## start the stack on free ports, ask about these documents, show the timeline, stop
 	$(BIN)/python -m services.launcher.demo
 
-up: setup ## a stack that stays; make up UP='--decode 2 --corpus my-folder'
+up: $(RUNS) ## a stack that stays; make up UP='--decode 2 --corpus my-folder'
 	$(BIN)/penstock up $(UP)
 
 # Modules beside each other, those with processes one after another: see tests/conftest.py.

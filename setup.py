@@ -2,11 +2,15 @@
 
 They are plain shared libraries, loaded with ctypes, so no torch is needed to build them. Without a compiler,
 or for another kind of CPU, the install goes on, and the engine runs on torch alone.
+
+PENSTOCK_BUILDS says which of them are wanted: all where it is not set, `own` for the one that this machine
+runs, which is ready sooner, `none`.
 """
 
 import copy
 import os
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 from setuptools import Extension, setup
@@ -24,10 +28,24 @@ INSTRUCTIONS = {
     },
     "linux-aarch64": {"_kernels_neon": ("-march=armv8.2-a+dotprod",)},
 }
+# The names by which Linux says that a CPU has what a build needs, the build that a machine prefers first.
+CPUINFO = "/proc/cpuinfo"
+NEEDS = {
+    "_kernels": "avx512f avx512bw avx512vl avx512dq avx512_bf16 avx512_vnni avx512vbmi",
+    "_kernels_avx512vnni": "avx512f avx512bw avx512vl avx512dq avx512_vnni",
+    "_kernels_avx512": "avx512f avx512bw avx512vl avx512dq",
+    "_kernels_avxvnni": "avx2 fma avx_vnni",
+    "_kernels_avx2": "avx2 fma",
+    "_kernels_neon": "asimddp",
+}
 # By the name of its namespace no object of one set links with those of another.
 NAMESPACE = "-Dpenstock=penstock{}"
 # GCC takes vectors that loops write for unwritten ones, and tells how it hands over structures with vectors.
 WARNINGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
+
+
+# Files of all builds wait for the same cores.
+COMPILING = ThreadPoolExecutor(os.cpu_count())
 
 
 class BuildApart(build_ext):
@@ -36,11 +54,47 @@ class BuildApart(build_ext):
     def build_extension(self, ext):
         apart = copy.copy(self)
         apart.build_temp = os.path.join(self.build_temp, ext.name.rpartition(".")[-1])
+        apart.compiler = copy.copy(self.compiler)
+        apart.compiler.compile = side_by_side(self.compiler.compile, COMPILING)
         super(BuildApart, apart).build_extension(ext)
 
 
-def extensions(platform):
-    """Return the builds of the kernels for a platform: none but for those that they are written for."""
+def side_by_side(compile_in_turn, pool):
+    """Return what compiles each source by itself, beside others."""
+
+    def compile_all(sources, **options):
+        compiling = [pool.submit(compile_in_turn, [source], **options) for source in sources]
+        return [name for each in compiling for name in each.result()]
+
+    return compile_all
+
+
+def own_build(platform, cpuinfo):
+    """Return the build that a machine of this platform runs, as it tells of its first core; None for none."""
+    lines = (line.partition(":") for line in cpuinfo.splitlines())
+    told = next((found for name, _, found in lines if name.strip() in ("flags", "Features")), "")
+    has = set(told.split())
+    return next(
+        (name for name in INSTRUCTIONS.get(platform, {}) if has.issuperset(NEEDS[name].split())), None
+    )
+
+
+def wanted(platform):
+    """Return the names of the builds that are to be made. Raises SystemExit for a choice that is none."""
+    choice = os.environ.get("PENSTOCK_BUILDS", "")
+    if choice == "none":
+        return ()
+    if choice == "own":
+        with open(CPUINFO, encoding="utf-8") as told:
+            own = own_build(platform, told.read())
+        return () if own is None else (own,)
+    if choice:
+        raise SystemExit(f"PENSTOCK_BUILDS is {choice!r}: say own or none, or leave it out for all")
+    return tuple(INSTRUCTIONS.get(platform, {}))
+
+
+def extensions(platform, names):
+    """Return the builds of the kernels that have these names."""
     return [
         Extension(
             f"{KERNELS}/{name}".replace("/", "."),
@@ -55,11 +109,12 @@ def extensions(platform):
             optional=True,
         )
         for name, flags in INSTRUCTIONS.get(platform, {}).items()
+        if name in names
     ]
 
 
 if __name__ == "__main__":
-    builds = extensions(sysconfig.get_platform())
+    builds = extensions(sysconfig.get_platform(), wanted(sysconfig.get_platform()))
     setup(
         ext_modules=builds,
         cmdclass={"build_ext": BuildApart},
