@@ -8,8 +8,8 @@ from typing import Protocol
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.scope.deliveries import Deliveries
 from services.gateway.scope.outcome import Outcome
-from services.gateway.session.deliveries import Deliveries
 from services.gateway.session.session import Session
 from shared.errors import Cancelled, InternalError, PenstockError
 

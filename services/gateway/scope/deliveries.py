@@ -10,7 +10,7 @@ from shared.telemetry import metrics
 
 
 class Deliveries:
-    """Those of one answer to its client. `usefulness`: None where nobody says what is useful."""
+    """Takes note for one answer. `usefulness`: None where nobody says what is useful."""
 
     def __init__(
         self, timeline: RequestTimeline, latencies: RecentLatencies, usefulness: AnswerUsefulness | None
