@@ -3,9 +3,8 @@
     python -m tests.bench.bench_gateway_streams [--streams N] [--tokens-per-s N] [--seconds S]
 
 A gateway is a process of its own before a scripted fleet, whose detokenizer sends a message for each batch of
-`BATCH` streams and step, as a decode worker's steps are sent. Clients read on other connections in a process
-of their own, which a gateway's connections for it tell from those of `--connections` alone. CPU is read from
-/proc while tokens flow at their rate: nothing is placed and nothing ends in that time.
+`BATCH` streams and step, as a decode worker's steps are sent. Clients read in a process of their own. CPU is
+read from /proc while tokens flow at their rate: nothing is placed and nothing ends in that time.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ async def gateway(nats_url: str, streams: int) -> AsyncIterator[tuple[int, dict[
             stderr=log.fileno(),
         )
         try:
-            yield process.pid, await until(lambda: addresses_in(log), START_S)
+            await until(lambda: addresses_in(log), START_S)
+            yield process.pid, addresses_in(log)
         finally:
             process.kill()
             await process.wait()
