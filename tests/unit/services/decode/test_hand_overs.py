@@ -26,6 +26,7 @@ from shared.messages import (
 )
 from shared.worker.job import JobPhase
 from shared.worker.worker_actor import Transfers
+from tests.support.clock import FakeClock
 from tests.support.played_sender import PlayedSender
 from tests.support.sampling import sampling
 from tests.support.wait import until
@@ -237,7 +238,9 @@ async def test_a_worker_that_drains_looks_for_no_relief(worker: Leaver) -> None:
 
 
 async def test_a_worker_short_of_blocks_lets_a_stream_leave_and_goes_on(worker: Leaver) -> None:
-    """The pool has room for less than what all of them come to."""
+    """The pool has room for less than what all of them come to. No time passes, so nobody asks again who is
+    faster, however long these steps take."""
+    worker._departures._rebalancing._clock = FakeClock()
     for name in "abcdefghij":
         await worker.decode(name, max_tokens=200)
     await worker.steps_until(lambda: bool(worker.asked))
