@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -33,7 +34,7 @@ SWEEP_S = 0.05
 """The shortest time between two looks who is silent."""
 STANDSTILL_S = SUSPECT_AFTER_S / 2
 """A server that answers so late has stood still: nobody else is blamed for that silence."""
-MIN_BEAT_S = 0.02
+MIN_BEAT_S = 0.05
 """Changes within this time share one heartbeat."""
 SETTLE_S = 0.005
 """A change waits so long for others: what changes first is a request that has come, and its first token
@@ -294,11 +295,8 @@ class HeartbeatPublisher:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         if self._last is not None:
-            await self._send(
-                replace(
-                    self._last, state="stopped", worker=replace(self._last.worker, added=b"", removed=b"")
-                )
-            )
+            worker = replace(self._last.worker, added=b"", removed=b"")
+            await self._send(self._last, state="stopped", worker=worker)
 
     async def run(self) -> None:
         """Send heartbeats for ever. Raises what `status` raises."""
@@ -306,8 +304,7 @@ class HeartbeatPublisher:
             self._changed.clear()
             beat = self.status()
             next_s = REST_HEARTBEAT_S if self._is_at_rest(beat) else HEARTBEAT_S
-            self._last = replace(beat, next_ms=round(next_s * 1e3))
-            await self._send(self._last)
+            await self._send(beat, next_ms=round(next_s * 1e3))
             await self._until_due(next_s)
 
     async def _until_due(self, next_s: float) -> None:
@@ -325,16 +322,18 @@ class HeartbeatPublisher:
             return False
         return SYSTEM_CLOCK.monotonic_s() - self._moved_s >= REST_AFTER_S
 
-    async def _send(self, beat: Heartbeat) -> None:
+    async def _send(self, beat: Heartbeat, **said: Any) -> None:
+        """Send a heartbeat with what is `said` of its fields, and the time."""
+        now = ClockReading.now()
+        self._last = replace(
+            beat,
+            **said,
+            sent_unix_us=now.unix_us,
+            sent_steady_us=now.steady_us,
+            reconnects=self._bus.reconnects,
+        )
         try:
-            now = ClockReading.now()
-            stamped = replace(
-                beat,
-                sent_unix_us=now.unix_us,
-                sent_steady_us=now.steady_us,
-                reconnects=self._bus.reconnects,
-            )
-            await self._bus.publish(self._subject, stamped)
+            await self._bus.publish(self._subject, self._last)
         except PenstockError as error:
             log.warning("heartbeat_failed", error=error.message)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from shared.errors import NoListener
 
@@ -28,6 +29,9 @@ NOBODY = "-"
 """The sender of messages whose sender has no name: tools, and tests."""
 MAX_SUBJECT_BYTES = 1024
 """The longest subject that is sent to: a server closes the connection of who sends a line of 4096 bytes."""
+KNOWN_PLACES = 1024
+"""The subjects that are remembered with what is known of them, those used last: a step's are those of the one
+before."""
 _PLACE = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(?:\.[^\s.*>\x00-\x1f\x7f]+)*")
 ANSWERS = "_INBOX"
 """The subject of answers: each user of a closed bus has a part of it that nobody else can read."""
@@ -72,6 +76,7 @@ def subject_of(address: str, message: str, sender: str) -> str:
     return f"{address}.{message}.{sender}"
 
 
+@lru_cache(KNOWN_PLACES)
 def check_place(subject: str) -> None:
     """Raise NoListener for what is no place to send to: a name in a message may be anything."""
     if len(subject.encode(errors="replace")) > MAX_SUBJECT_BYTES or not _PLACE.fullmatch(subject):
@@ -92,6 +97,7 @@ class Claim:
     sender: str
 
     @classmethod
+    @lru_cache(KNOWN_PLACES)
     def of(cls, subject: str) -> Claim:
         parts = subject.rsplit(".", 2)
         return cls(*parts) if len(parts) == 3 else cls(subject, "", "")

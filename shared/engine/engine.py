@@ -152,6 +152,8 @@ class Engine(Branching):
             self.cost,
             num_layers=self.layout.num_layers,
         )
+        self.backend: BackendName = backend_name(config, self.model_config)
+        """Which arithmetic computes the model."""
         self.logits([0])  # the first forward pass initialises kernels; no request should pay for it
 
     # --- sequences ---
@@ -205,11 +207,6 @@ class Engine(Branching):
         May be called from any thread. Raises NotFound when it is not loaded.
         """
         self._adapters.unload(name)
-
-    @property
-    def backend(self) -> BackendName:
-        """Return which arithmetic computes the model."""
-        return backend_name(self.config, self.model_config)
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:

@@ -15,6 +15,7 @@ from shared.health import Activity
 from shared.messages import NO_FETCHES, DecodeReport, FetchReport, Heartbeat, Held, Snapshot, WorkerReport
 from shared.process.service import Service
 from shared.telemetry import metrics
+from shared.telemetry.labelled import labelled
 from shared.worker.adapters import WorkerAdapters
 from shared.worker.driver import EngineDriver
 from shared.worker.events import CONTROL_LIMIT, InstanceLost, Started, Tick
@@ -91,8 +92,8 @@ class EngineActor(BusActor):
             return replace(self._service.heartbeat(), state="loading")
         engine, delta = self._driver.engine, self._mirror.drain()
         threads, most = engine.threads_now, engine.config.threads
-        metrics.ENGINE_THREADS.labels(state="now").set(threads)
-        metrics.ENGINE_THREADS.labels(state="most").set(most)
+        labelled(metrics.ENGINE_THREADS, "now").set(threads)
+        labelled(metrics.ENGINE_THREADS, "most").set(most)
         load = self.worker_load()
         report = WorkerReport(
             layout=engine.layout.fingerprint(),

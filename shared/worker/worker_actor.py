@@ -30,6 +30,7 @@ from shared.errors import (
 from shared.messages import WARM_EPOCH, AdapterId, CancelAck, Heartbeat, Held, HoldReport, Message
 from shared.tasks import start_task
 from shared.telemetry import metrics
+from shared.telemetry.labelled import labelled
 from shared.worker.driver import EngineDriver
 from shared.worker.engine_actor import EngineActor
 from shared.worker.grammar_compiler import GrammarCompiler
@@ -345,7 +346,7 @@ class WorkerActor(EngineActor, Generic[J]):
 
     def status(self) -> Heartbeat:
         beat = super().status()
-        metrics.QUEUE_DEPTH.labels(service=self._service.role).set(beat.queued)
+        labelled(metrics.QUEUE_DEPTH, self._service.role).set(beat.queued)
         return beat
 
     def _show(self) -> None:

@@ -4,7 +4,7 @@ size."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.blocks.layer_groups import KvGroups
 from shared.blocks.window import NO_WINDOW, KvWindow
@@ -26,6 +26,13 @@ class LayerGroups:
     row_of: tuple[int, ...]
     windows: tuple[KvWindow, ...]  # by group; those that see everything come first
     block_layers: int
+    counts: KvGroups = field(init=False, compare=False)  # how many groups there are of each kind
+
+    def __post_init__(self) -> None:
+        windowed = [window for window in self.windows if window.tokens]
+        tokens = windowed[0].tokens if windowed else 0
+        counts = KvGroups(self.count - len(windowed), len(windowed), tokens)
+        object.__setattr__(self, "counts", counts)
 
     @classmethod
     def of(cls, windows: Sequence[int | None]) -> LayerGroups:
@@ -47,9 +54,3 @@ class LayerGroups:
     @property
     def count(self) -> int:
         return len(self.windows)
-
-    @property
-    def counts(self) -> KvGroups:
-        windowed = [window for window in self.windows if window.tokens]
-        tokens = windowed[0].tokens if windowed else 0
-        return KvGroups(self.count - len(windowed), len(windowed), tokens)

@@ -41,10 +41,14 @@ class KvLayout:
     layer_windows: tuple[int | None, ...] = ()  # as in `LayerGroups.of`; (): all layers see everything
     latent: bool = False  # of multi-head latent attention
     groups: LayerGroups = field(init=False, compare=False)
+    block_bytes: int = field(init=False, compare=False)  # of one block, in all layers of its group
+    _fingerprint: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         windows = self.layer_windows or (None,) * self.num_layers
         object.__setattr__(self, "groups", LayerGroups.of(windows))
+        object.__setattr__(self, "block_bytes", self.groups.block_layers * self.layer_block_bytes)
+        object.__setattr__(self, "_fingerprint", self._hashed())
 
     @classmethod
     def of(cls, model: ModelConfig, kv_dtype: str) -> KvLayout:
@@ -81,11 +85,6 @@ class KvLayout:
         scales = self.parts * BLOCK_TOKENS * self.num_kv_heads * _SCALE_BYTES if self.scaled else 0
         return self.codes_bytes + scales
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block, in all layers of its group."""
-        return self.groups.block_layers * self.layer_block_bytes
-
     def blocks_in(self, memory_mb: int) -> int:
         """Return how many blocks `memory_mb` MiB hold. Raises InvalidRequest when not even one fits."""
         blocks = (memory_mb << 20) // self.block_bytes
@@ -98,6 +97,9 @@ class KvLayout:
 
     def fingerprint(self) -> str:
         """32 hex digits, equal exactly when the layouts are."""
+        return self._fingerprint
+
+    def _hashed(self) -> str:
         shape = f"{self.num_layers}/{self.num_kv_heads}/{self.head_dim}/{self.dtype}/{BLOCK_TOKENS}"
         counts = self.groups.counts
         window = f"/{counts.window_tokens}" if counts.windowed else ""
