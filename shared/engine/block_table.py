@@ -47,8 +47,8 @@ class BlockTable:
     @property
     def num_held(self) -> int:
         """Blocks that it holds."""
-        missing = 0 if self.turnover is None else self.turnover.end - self.turnover.given
-        return len(self.blocks) - self.num_passed - missing
+        held, turnover = len(self.blocks) - self.num_passed, self.turnover
+        return held if turnover is None else held - (turnover.end - turnover.given)
 
     def turning(self, num_computed: int) -> range:
         """Its full blocks that get their names when they are given back."""

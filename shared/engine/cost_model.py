@@ -57,10 +57,11 @@ class CostModel:
 
     def __init__(self, max_batch_tokens: int) -> None:
         self._chunk_tokens = max_batch_tokens
-        self._products = np.zeros((4, 4))  # faded sum of x xᵀ, x = features / observed time
-        self._sums = np.zeros(4)  # faded sum of x
-        self._scale = np.zeros(4)  # plain mean of x², so that each coefficient is held in its own unit
-        self._coefficients = np.zeros(4)
+        # Lists: a step is observed in a fifth of the time that arrays of so few numbers take.
+        self._products = [0.0] * 16  # faded sum of x xᵀ, row by row, x = features / observed time
+        self._sums = [0.0] * 4  # faded sum of x
+        self._scale = [0.0] * 4  # plain mean of x², so that each coefficient is held in its own unit
+        self._coefficients = [0.0] * 4
         self._observations = 0
         self._most_tokens = 0
         self._most_sequences = 0
@@ -74,14 +75,16 @@ class CostModel:
         """A step with `features` took `us`."""
         if us <= 0 or features.tokens <= 0:
             return
-        row = np.array((1.0, *features)) / us
-        self._products *= MEMORY
-        self._products += row[:, None] * row  # np.outer takes twice as long to find that out
-        self._sums *= MEMORY
-        self._sums += row
+        row = [1.0 / us, *(feature / us for feature in features)]
+        outer = [mine * its for mine in row for its in row]
+        self._products = [MEMORY * past + now for past, now in zip(self._products, outer, strict=True)]
+        self._sums = [MEMORY * past + now for past, now in zip(self._sums, row, strict=True)]
         self._observations += 1
         self._most_tokens = max(self._most_tokens, features.tokens)
-        self._scale += (row * row - self._scale) / self._observations
+        self._scale = [
+            mean + (each * each - mean) / self._observations
+            for mean, each in zip(self._scale, row, strict=True)
+        ]
         self._stale = True
         is_new = features.sequences > self._most_sequences
         self._most_sequences = max(self._most_sequences, features.sequences)
@@ -94,13 +97,13 @@ class CostModel:
         """us per step, token, sequence and key read."""
         if self._stale:
             self._fit()
-        a, b, c, d = self._coefficients.tolist()
+        a, b, c, d = self._coefficients
         return a, b, c, d
 
     def last_coefficients(self) -> tuple[float, float, float, float]:
         """The same as of at most _FIT_EVERY steps ago, zeros while not ready: for what is asked at every
         step, where to fit would take longer than the answer is worth."""
-        a, b, c, d = self._coefficients.tolist()
+        a, b, c, d = self._coefficients
         return a, b, c, d
 
     def predict_us(self, features: Features) -> float:
@@ -151,7 +154,7 @@ class CostModel:
     def _fit(self) -> None:
         """Solve for all coefficients, then without those that came out negative, until none is."""
         hold = np.diag(_HOLD * self._scale + 1e-300)
-        products = self._products + hold
+        products = np.array(self._products).reshape(4, 4) + hold
         sums = self._sums + hold @ self._coefficients
         unit = 1 / np.sqrt(
             products.diagonal()
@@ -166,6 +169,7 @@ class CostModel:
             if (solved >= 0).all():
                 break
             free.pop(int(np.argmin(solved / units)))
-        self._coefficients = np.zeros(4)
-        self._coefficients[free] = solved
+        found = np.zeros(4)
+        found[free] = solved
+        self._coefficients = found.tolist()
         self._stale = False

@@ -10,7 +10,7 @@ from shared.engine.cost_model import CostModel
 from shared.engine.model_runner import ModelInput, ModelRunner
 from shared.engine.results import Computed, PromptScores, StepResult, TokenOutput
 from shared.engine.sampling.draw import token_logprobs
-from shared.engine.sampling.sampler import Drawn, Sampler
+from shared.engine.sampling.sampler import Drawn, Outcome, Sampler
 from shared.engine.scheduling.scheduler import Reuse, Scheduler, SchedulerOutput, Work
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.seams.clock import SYSTEM_CLOCK
@@ -37,7 +37,7 @@ class EngineCore:
     def run_step(self) -> StepResult:
         """One iteration over all live sequences."""
         began_ns = SYSTEM_CLOCK.monotonic_ns()
-        outputs = [self._accept(work, drawn) for work, drawn in self._sampler.draw_postponed()]
+        outputs = [self._take(work, outcome) for work, outcome in self._sampler.draw_postponed()]
         waiting = self._sampler.postponed
         scheduled = self._scheduler.schedule(waiting, self._sampler.slow)
         self._sampler.drop_postponed(scheduled.preempted_keys)
@@ -47,7 +47,7 @@ class EngineCore:
         prompt_scores: tuple[PromptScores, ...] = ()
         if scheduled.work:
             self._sampler.begin_masks(scheduled.work)
-            logits = self._model_runner.compute_logits([_model_input(work) for work in scheduled.work])
+            logits = self._model_runner.compute_logits(_model_inputs(scheduled.work))
             model_ns = SYSTEM_CLOCK.monotonic_ns() - scheduled_ns
             if any(work.is_prefill and work.scored for work in scheduled.work):
                 prompt_scores, logits = _score_prompts(scheduled.work, logits)
@@ -81,20 +81,52 @@ class EngineCore:
     def _finish(self, scheduled: SchedulerOutput, logits: Tensor) -> Iterator[TokenOutput]:
         """Draw where a sequence's last token was computed, take the rest as progress."""
         drawing = [work for work in scheduled.work if work.num_draws]
-        drawn = iter(self._sampler.sample(drawing, logits))
+        outcomes = iter(self._sampler.sample(drawing, logits))
+        heads, taps = self._scheduler.heads, self._model_runner.taps
         last_rows: list[tuple[LiveSequence, int]] = []  # from which their last tokens were drawn
         end = 0
         for work in scheduled.work:
-            end += work.num_logits
             if not work.num_draws:
                 self._scheduler.advance(work, work.num_tokens)
-            elif (kept := next(drawn)) is not None:
-                yield self._accept(work, kept)
-                if work.sequence.status is SequenceStatus.ACTIVE and kept.finish_reason is None:
-                    last_rows.append((work.sequence, end - work.num_draws + len(kept.token_ids) - 1))
-        heads, taps = self._scheduler.heads, self._model_runner.taps
+            elif (outcome := next(outcomes)) is not None:
+                output = self._take(work, outcome)
+                goes_on = work.sequence.status is SequenceStatus.ACTIVE and output.finish_reason is None
+                if heads is not None and goes_on:
+                    first = end + work.num_logits - work.num_draws
+                    last_rows.append((work.sequence, first + len(output.token_ids) - 1))
+                yield output
+            if heads is not None:
+                end += work.num_logits
         if heads is not None and taps is not None:
             heads.keep(last_rows, taps.rows.flatten(1).numpy())
+
+    def _take(self, work: Work, outcome: Outcome) -> TokenOutput:
+        return self._accept(work, outcome) if isinstance(outcome, Drawn) else self._accept_one(work, outcome)
+
+    def _accept_one(self, work: Work, token_id: int) -> TokenOutput:
+        """`_accept` of what most steps bring a sequence: one token, which nobody guessed."""
+        sequence = work.sequence
+        tokens = sequence.tokens
+        position = len(tokens)
+        tokens.append(token_id)
+        sequence.prefilling = False
+        self._scheduler.advance(work, work.num_tokens)
+        reason = None
+        if token_id in sequence.end_ids:
+            reason = "stop"
+        elif position + 1 >= sequence.end_len:
+            reason = "length"
+        if reason is not None or sequence.hold_len is not None:
+            self._settle(sequence, reason)
+        return _output_of((sequence.key, position, (token_id,), (), reason, 0, 0, False, False, None, ()))
+
+    def _settle(self, sequence: LiveSequence, finish_reason: str | None) -> None:
+        """It may have drawn its last token, or the last one that it was asked for."""
+        if sequence.pinned and (finish_reason is not None or sequence.draw_limit <= 0):
+            sequence.status = SequenceStatus.HELD
+        elif finish_reason is not None:
+            self._sampler.forget(sequence.key)
+            self._scheduler.remove_sequence(sequence.key)
 
     def _accept(self, work: Work, drawn: Drawn) -> TokenOutput:
         sequence = work.sequence
@@ -110,11 +142,7 @@ class EngineCore:
             self._scheduler.offered.judge(sequence.key, len(work.drafts), drawn.accepted_drafts)
         sequence.prefilling = False
         self._scheduler.advance(work, work.num_tokens + len(drawn.token_ids) - 1)
-        if sequence.pinned and (drawn.finish_reason is not None or sequence.draw_limit <= 0):
-            sequence.status = SequenceStatus.HELD
-        elif drawn.finish_reason is not None:
-            self._sampler.forget(sequence.key)
-            self._scheduler.remove_sequence(sequence.key)
+        self._settle(sequence, drawn.finish_reason)
         return TokenOutput(
             sequence.key,
             position,
@@ -130,16 +158,22 @@ class EngineCore:
         )
 
 
-def _model_input(work: Work) -> ModelInput:
-    sequence = work.sequence
-    return ModelInput(
-        work.token_ids,
-        work.start,
-        [table.blocks for table in sequence.tables],
-        work.num_logits,
-        sequence.on_layer,
-        sequence.adapter,
-    )
+_output_of = TokenOutput._make
+"""A tuple becomes an output in one call, without its defaults."""
+
+
+def _model_inputs(scheduled: Sequence[Work]) -> list[ModelInput]:
+    inputs = []
+    for work in scheduled:
+        sequence, tables = work.sequence, work.sequence.tables
+        blocks = (tables[0].blocks,) if len(tables) == 1 else [table.blocks for table in tables]
+        start = work.start
+        if work.is_prefill or work.drafts:
+            token_ids, num_logits = work.token_ids, work.num_logits
+        else:
+            token_ids, num_logits = sequence.tokens[start : start + work.num_tokens], work.num_draws
+        inputs.append(ModelInput(token_ids, start, blocks, num_logits, sequence.on_layer, sequence.adapter))
+    return inputs
 
 
 def _score_prompts(work: Sequence[Work], logits: Tensor) -> tuple[tuple[PromptScores, ...], Tensor]:

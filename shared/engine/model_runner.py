@@ -39,7 +39,11 @@ class ModelRunner:
         spans: list[Span] = []
         for ids, start, tables, num_logits, _, adapter in inputs:
             token_ids += ids
-            logit_rows += range(len(token_ids) - num_logits, len(token_ids))
+            num_rows = len(token_ids)
+            if num_logits == 1:  # as of most
+                logit_rows.append(num_rows - 1)
+            else:
+                logit_rows += range(num_rows - num_logits, num_rows)
             spans.append(Span(start, len(ids), tables, adapter))
         return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs), self.taps))
 

@@ -86,7 +86,8 @@ class LiveSequence:
     @property
     def num_held(self) -> int:
         """Blocks that it holds."""
-        return sum(table.num_held for table in self.tables)
+        tables = self.tables
+        return tables[0].num_held if len(tables) == 1 else sum(table.num_held for table in tables)
 
     @property
     def pinned(self) -> bool:

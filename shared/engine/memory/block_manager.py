@@ -201,9 +201,23 @@ class BlockManager:
 
     # --- the next write ---
 
-    def is_secure(self, sequence: LiveSequence) -> bool:
-        """There is room for the KV of its next rows, or of its last token, in blocks that nobody else
-        sees."""
+    def insecure(self, sequences: Iterable[LiveSequence]) -> list[LiveSequence]:
+        """Those that lack room for the KV of their next rows, or of their last token, in blocks that nobody
+        else sees."""
+        is_own = self._blocks.is_own
+        found = []
+        for sequence in sequences:
+            if len(sequence.tables) == 1 and not sequence.tables[0].window.tokens:  # as in most models
+                blocks = sequence.tables[0].blocks
+                if len(sequence.tokens) > len(blocks) * HASH_BLOCK_TOKENS or not is_own(
+                    blocks[sequence.num_computed // HASH_BLOCK_TOKENS]
+                ):
+                    found.append(sequence)
+            elif not self._is_secure(sequence):
+                found.append(sequence)
+        return found
+
+    def _is_secure(self, sequence: LiveSequence) -> bool:
         index, num_tokens = sequence.num_computed // HASH_BLOCK_TOKENS, len(sequence.tokens)
         for table in sequence.tables:
             reach = num_tokens

@@ -23,6 +23,7 @@ from shared.errors import InternalError
 _QK_NORM = {"none": 0, "head": 1, "all": 2}
 _ACTIVATION = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
 _SCORES = {"softmax": 0, "sigmoid": 1}
+_NOBODY_HEARS = KvWritten()
 _KV_KIND = {"float32": 0, "bfloat16": 1, "int8": 2}
 
 
@@ -146,6 +147,11 @@ class NativeModel:
         them, or would be."""
         blocks, first_blocks = array("i"), array("i")
         for group, window in enumerate(self._pool.layout.groups.windows):
+            if not window.tokens:
+                for span in spans:
+                    first_blocks.append(len(blocks))
+                    blocks.extend(span.tables[group])
+                continue
             for span in spans:
                 first = window.first_block(span.start)
                 first_blocks.append(len(blocks) - first)
@@ -232,7 +238,7 @@ def _adapters(batch: Batch) -> ctypes.Array[ctypes.c_void_p] | None:
 def _heard(listener: Callable[[int], None] | None, failures: list[BaseException]) -> ctypes._FuncPointer:
     """`listener` as C calls it. What it raises ends up in `failures`: it cannot pass through C."""
     if listener is None:
-        return KvWritten()
+        return _NOBODY_HEARS
 
     def call(layer: int) -> None:
         if failures:

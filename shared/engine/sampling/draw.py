@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,15 +34,41 @@ def draw(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[list[int | None], lis
     native = native_sampler()
     with torch.inference_mode():
         logits = logits.contiguous()
-        told = {index: row.params.logprobs for index, row in enumerate(rows) if row.params.logprobs >= 0}
-        adjusted = [index for index, row in enumerate(rows) if not row.is_plain]
-        logprobs = Logprobs(logits, told, native, told.keys() & adjusted)
-        for index in adjusted:
-            _adjust(logits[index], rows[index])
+        logprobs = _prepare(logits, dict(enumerate(rows)), native)
         token_ids = pick(logits, rows) if native is None else native.pick(logits, rows)
-    if not told:
+    if logprobs is None:
         return token_ids, [None] * len(token_ids)
     return token_ids, [logprobs.describe(index, token_id) for index, token_id in enumerate(token_ids)]
+
+
+def draw_packed(
+    native: NativeSampler, logits: Tensor, draws: Sequence[bytes], ruled: Mapping[int, DrawRow]
+) -> tuple[list[int], dict[int, TokenLogprob | None]]:
+    """The same of rows whose options are packed already, in `draws`. Of these `ruled` has those of which
+    more is to be done, and their log-probabilities are told where they are wanted. -1: nothing was drawn."""
+    if not ruled:
+        return native.pick_packed(logits.contiguous(), b"".join(draws)), {}
+    with torch.inference_mode():
+        logits = logits.contiguous()
+        logprobs = _prepare(logits, ruled, native)
+        token_ids = native.pick_packed(logits, b"".join(draws))
+    if logprobs is None:
+        return token_ids, {}
+    drawn = ((index, token_ids[index]) for index in ruled)
+    return token_ids, {
+        index: logprobs.describe(index, None if token_id < 0 else token_id) for index, token_id in drawn
+    }
+
+
+def _prepare(logits: Tensor, rows: Mapping[int, DrawRow], native: NativeSampler | None) -> Logprobs | None:
+    """Make those rows of `logits` what is drawn from; returns their log-probabilities as they were, None
+    where nobody wants any."""
+    told = {index: row.params.logprobs for index, row in rows.items() if row.params.logprobs >= 0}
+    adjusted = [index for index, row in rows.items() if not row.is_plain]
+    logprobs = Logprobs(logits, told, native, told.keys() & adjusted) if told else None
+    for index in adjusted:
+        _adjust(logits[index], rows[index])
+    return logprobs
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ RowSummary = tuple[float, tuple[tuple[int, float], ...]]
 
 
 _DRAW = struct.Struct("@dddQqqP")
+_BEFORE, _POSITION, _BEHIND = struct.Struct("@dddQ"), struct.Struct("@q"), struct.Struct("@qP")
 """One row's options as the C++ has them: temperature, top-p, min-p, seed, position, top-k, and where the bits
 of the allowed ids are. Packed in one call, which costs a third of filling a ctypes structure."""
 PACKED_FILTERS = ("top_p", "min_p", "top_k")
@@ -70,11 +72,15 @@ class NativeSampler:
 
         None where every id is ruled out or a logit is no number.
         """
+        ids = self.pick_packed(logits, b"".join(map(packed_row, rows)))
+        return [None if token_id < 0 else token_id for token_id in ids]
+
+    def pick_packed(self, logits: Tensor, draws: bytes) -> list[int]:
+        """The same of rows whose options are packed; -1 where nothing can be drawn."""
         count, vocab_size = logits.shape
         ids = (ctypes.c_int64 * count)()
-        draws = b"".join(map(_options, rows))
         self._sample(logits.data_ptr(), count, vocab_size, draws, ids, _threads(count, vocab_size))
-        return [None if token_id < 0 else token_id for token_id in ids]
+        return ids[:]
 
     def summarise(self, logits: Tensor, num_top: Mapping[int, int]) -> dict[int, RowSummary]:
         """Summarise the rows of `logits` [rows, vocab] that `num_top` names, with so many of their likeliest
@@ -115,7 +121,23 @@ def packed_draw(temperature: float, seed: int, position: int) -> bytes:
     return _DRAW.pack(temperature, 1.0, 0.0, seed & _MASK64, position, 0, 0)
 
 
-def _options(row: DrawRow) -> bytes:
+class PackedOptions(NamedTuple):
+    """The options of the draws of a sequence that nothing rules over, packed: all but the position."""
+
+    before: bytes
+    behind: bytes
+
+    @classmethod
+    def of(cls, params: SamplingParams) -> PackedOptions:
+        before = _BEFORE.pack(params.temperature, params.top_p, params.min_p, params.seed & _MASK64)
+        return cls(before, _BEHIND.pack(params.top_k, 0))
+
+    def at(self, position: int) -> bytes:
+        return self.before + _POSITION.pack(position) + self.behind
+
+
+def packed_row(row: DrawRow) -> bytes:
+    """Return the options of one draw as the C++ has them."""
     params = row.params
     return _DRAW.pack(
         params.temperature,

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from shared.engine.sampling.candidates import LikelyDraw, rank_draws
-from shared.engine.sampling.draw import draw
+from shared.engine.sampling.draw import draw, draw_packed, native_sampler
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.grammar_row import GrammarRow
 from shared.engine.sampling.id_rules import ANY_ID, IdRules
 from shared.engine.sampling.mask_threads import MaskBatch, MaskThreads
+from shared.engine.sampling.native_sampler import NativeSampler, PackedOptions, packed_row
 from shared.engine.scheduling.scheduler import Work
 from shared.engine.sequence import LiveSequence
 from shared.errors import PenstockError
@@ -38,6 +39,11 @@ class Drawn(NamedTuple):
     """The likeliest outcomes of each of these draws, where its sequence wants them told."""
 
 
+Outcome = Drawn | int
+"""What a sequence keeps of a step: mostly one token that nobody guessed and of which nothing is told. Whether
+that one ends the sequence is the caller's to see."""
+
+
 class Postponed(NamedTuple):
     """A draw that waits for its masks; `logits` [num_draws, vocab] are what it draws from."""
 
@@ -53,6 +59,8 @@ class Sampler:
         self._vocab_size = vocab_size
         self._counts: dict[str, TokenCounts] = {}
         self._rules: dict[str, IdRules] = {}
+        self._packed: dict[str, PackedOptions] = {}
+        """The options of sequences that have neither of these, and of whose draws nothing is told."""
         self._threads: MaskThreads | None = None  # from the first grammar on
         self._batch: MaskBatch | None = None
         self._postponed: dict[str, Postponed] = {}
@@ -64,10 +72,19 @@ class Sampler:
         if sequence.params.has_penalties:
             counts = TokenCounts(self._vocab_size, sequence.tokens, sequence.prompt_len)
             self._counts[sequence.key] = counts
+        params = sequence.params
+        if not (
+            sequence.key in self._rules
+            or sequence.key in self._counts
+            or params.logit_bias
+            or params.logprobs >= 0
+        ):
+            self._packed[sequence.key] = PackedOptions.of(params)
 
     def forget(self, key: str) -> None:
         self._counts.pop(key, None)
         self._rules.pop(key, None)
+        self._packed.pop(key, None)
         self._postponed.pop(key, None)
 
     def close_thinking(self, key: str) -> None:
@@ -120,7 +137,7 @@ class Sampler:
             key for key, rules in self._rules.items() if rules.grammar is not None and rules.grammar.is_slow
         )
 
-    def draw_postponed(self) -> Iterator[tuple[Work, Drawn]]:
+    def draw_postponed(self) -> Iterator[tuple[Work, Outcome]]:
         """Draw where masks have come since their step."""
         for key, postponed in list(self._postponed.items()):
             if self._is_ready(postponed.work):
@@ -158,15 +175,15 @@ class Sampler:
 
     # --- draws ---
 
-    def sample(self, work: Sequence[Work], logits: Tensor) -> list[Drawn | None]:
-        """`logits` [sum of num_draws, vocab], which is overwritten; one Drawn per work, None for what is
+    def sample(self, work: Sequence[Work], logits: Tensor) -> Sequence[Outcome | None]:
+        """`logits` [sum of num_draws, vocab], which is overwritten; one outcome per work, None for what is
         postponed. Appends nothing to the sequences' tokens: that is the caller's part."""
         if self._batch is not None and self._threads is not None:
             self._threads.wait(self._batch)
             self._batch = None
         if not self._rules:  # no draw waits for a mask
-            return list(self._draw(work, logits))
-        outcomes: list[Drawn | None] = []
+            return self._draw(work, logits)
+        outcomes: list[Outcome | None] = []
         held: list[GrammarRow] = []
         drawing: list[int] = []
         chosen: list[int] = []
@@ -203,7 +220,43 @@ class Sampler:
         held.append(row)
         return True
 
-    def _draw(self, work: Sequence[Work], logits: Tensor) -> Iterator[Drawn]:
+    def _draw(self, work: Sequence[Work], logits: Tensor) -> list[Outcome]:
+        native = native_sampler()
+        if native is None or any(each.sequence.num_candidates for each in work):
+            return list(self._draw_rows(work, logits))
+        return self._draw_packed(native, work, logits) if work else []
+
+    def _draw_packed(self, native: NativeSampler, work: Sequence[Work], logits: Tensor) -> list[Outcome]:
+        """A row for each draw, without a record of it where nothing rules over it."""
+        draws: list[bytes] = []
+        ruled: dict[int, DrawRow] = {}
+        packed_of = self._packed.get
+        for each in work:
+            packed, position = packed_of(each.sequence.key), len(each.sequence.tokens)
+            if packed is None:
+                rows = self._rows(each)
+                ruled.update(enumerate(rows, len(draws)))
+                draws += map(packed_row, rows)
+            elif each.drafts:
+                draws += map(packed.at, range(position, position + each.num_draws))
+            else:
+                draws.append(packed.at(position))
+        token_ids, told = draw_packed(native, logits, draws, ruled)
+        if not ruled and len(draws) == len(work) and min(token_ids) >= 0:  # as it mostly is
+            return list(token_ids)
+        outcomes: list[Outcome] = []
+        first = 0
+        for each in work:
+            last = first + each.num_draws
+            if last == first + 1 and token_ids[first] >= 0 and first not in ruled:
+                outcomes.append(token_ids[first])
+            else:
+                ids = [None if token_id < 0 else token_id for token_id in token_ids[first:last]]
+                outcomes.append(self._keep(each, ids, [told.get(index) for index in range(first, last)]))
+            first = last
+        return outcomes
+
+    def _draw_rows(self, work: Sequence[Work], logits: Tensor) -> Iterator[Drawn]:
         rows = [row for each in work for row in self._rows(each)]
         token_ids, logprobs = draw(logits, rows) if rows else ([], [])
         most = max((each.sequence.num_candidates for each in work), default=0)

@@ -45,6 +45,8 @@ class OwnDrafts:
     ) -> list[Drafts]:
         """Draft up to `budget` tokens for all of them together, in a step in which tokens cost `prices`."""
         looks_up = self._lookups.begin_step(prices)
+        if not looks_up and self._heads is None:
+            return [NO_DRAFTS] * len(sequences)
         found: list[Drafts] = []
         for sequence in sequences:
             most = min(sequence.draw_limit - 1, budget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 from shared.engine.cost_model import CostModel, Features, span_features
@@ -268,9 +269,8 @@ class Scheduler:
             active = [each for each in active if each.key not in resting]
         reused = self._reuse_prefixes(active)
         preempted: list[str] = []
-        for sequence in active:
-            if not self._block_manager.is_secure(sequence):
-                self._make_way(sequence, preempted)
+        for sequence in self._block_manager.insecure(active):
+            self._make_way(sequence, preempted)
         if preempted:
             active = [sequence for sequence in active if sequence.status is SequenceStatus.ACTIVE]
         decoding = [sequence for sequence in active if not sequence.prefilling]
@@ -300,7 +300,11 @@ class Scheduler:
         sequence = work.sequence
         sequence.num_computed = work.start + num_tokens
         self._block_manager.commit(sequence)
-        if work.num_draws:
+        if not work.num_draws:
+            pass
+        elif sequence.inter_token_us == math.inf:
+            sequence.due_us = math.inf
+        else:
             self._await_token(sequence)
         if work.is_prefill or not self.counters.alone:
             self._charge(work, num_tokens)
@@ -347,9 +351,11 @@ class Scheduler:
         """A row for each, and its drafts: cut to what may be drawn, to what pays, to the budget and to blocks
         free right now."""
         keys = _rows_of(decoding).keys
+        chosen = self._drafts(decoding, draft_budget, undrafted, prices)
+        if not any(drafts.token_ids for drafts in chosen):  # mostly
+            return _plain_rows(decoding), Features(len(decoding), len(decoding), keys)
         work: list[Work] = []
         num_drafts = 0
-        chosen = self._drafts(decoding, draft_budget, undrafted, prices)
         for sequence, wanted in zip(decoding, chosen, strict=True):
             drafts = wanted
             if wanted.token_ids:
@@ -378,6 +384,8 @@ class Scheduler:
     ) -> list[Drafts]:
         """Return for each what was offered, else what this engine drafts itself."""
         self.offered.begin_step()
+        if not undrafted and not any(sequence.drafts for sequence in decoding):
+            return self._own_drafts.draft(decoding, budget, prices)
         chosen: list[Drafts] = []
         left: list[int] = []
         for place, sequence in enumerate(decoding):
@@ -448,6 +456,14 @@ class Scheduler:
 
     def _with_status(self, status: SequenceStatus) -> list[LiveSequence]:
         return [sequence for sequence in self.sequences.values() if sequence.status is status]
+
+
+def _plain_rows(decoding: Sequence[LiveSequence]) -> list[Work]:
+    """Return the work of sequences that nobody drafts for: the row of the token that came last."""
+    starts = [sequence.num_computed for sequence in decoding]
+    draws = [int(start + 1 == len(sequence.tokens)) for start, sequence in zip(starts, decoding, strict=True)]
+    columns = repeat(1), repeat(()), repeat(False), draws, repeat(0), repeat(())
+    return list(map(Work._make, zip(decoding, starts, *columns, strict=False)))
 
 
 def _rows_of(decoding: Sequence[LiveSequence]) -> Features:

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from shared.engine.sampling.draw import FLOORS, native_sampler, penalise, pick
+from shared.engine.sampling.draw import FLOORS, draw, draw_packed, native_sampler, penalise, pick
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_bits import bits_of
-from shared.engine.sampling.native_sampler import PACKED_FILTERS, NativeSampler
+from shared.engine.sampling.native_sampler import (
+    PACKED_FILTERS,
+    NativeSampler,
+    PackedOptions,
+    packed_row,
+)
 from shared.sampling.parameters import FILTERS, PARAMETERS, SamplingParams
 from tests.support.native_draws import (
     ROWS,
@@ -70,6 +75,28 @@ def test_rows_without_a_draw_are_the_same(native: NativeSampler, temperature: fl
     rows = [DrawRow(SamplingParams(temperature=temperature), position) for position in range(ROWS)]
     assert_equal_draws(native, logits, rows)
     assert native.pick(logits, rows)[:3] == [None, None, 50]
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(0.7, 40, 0.9, 0.05, seed=-3)])
+def test_options_that_are_packed_once_are_those_of_each_draw(params: SamplingParams) -> None:
+    packed = PackedOptions.of(params)
+    for position in (0, 1, 1 << 40):
+        assert packed.at(position) == packed_row(DrawRow(params, position))
+
+
+def test_rows_that_are_ruled_over_draw_the_same_among_packed_ones(native: NativeSampler) -> None:
+    logits = torch.randn(6, 512, generator=torch.Generator().manual_seed(5))
+    plain = SamplingParams(temperature=1.0, seed=9)
+    biased = replace(plain, logit_bias=((7, 40.0),))
+    told = replace(plain, logprobs=2)
+    rows = [DrawRow(params, 3) for params in (plain, biased, plain, told, plain)]
+    rows.append(DrawRow(plain, 4, blocked_ids=range(512)))  # nothing is left
+    ids, logprobs = draw(logits.clone(), rows)
+    ruled = {index: rows[index] for index in (1, 3, 5)}
+    packed_ids, packed_logprobs = draw_packed(native, logits.clone(), [*map(packed_row, rows)], ruled)
+    assert [None if token_id < 0 else token_id for token_id in packed_ids] == ids
+    assert ids[1] == 7 and ids[5] is None
+    assert [packed_logprobs.get(index) for index in range(6)] == logprobs
 
 
 def test_greedy_rows_among_others_draw_the_same(native: NativeSampler) -> None:
