@@ -80,6 +80,7 @@ class DecodeBook(JobBook[DecodeJob]):
     def grow(self, job: DecodeJob) -> None:
         """It has got tokens."""
         self._count(job, self._needed_blocks(job))
+        job.recount_at = job.counted_until(self._groups)
 
     def expired_at_work(self) -> list[DecodeJob]:
         """Return expired jobs, also those whose tokens do not come as fast as their clients wait for them."""
@@ -87,7 +88,11 @@ class DecodeBook(JobBook[DecodeJob]):
         return [
             job
             for job in self.jobs.values()
-            if (job.deadline.at_s <= passed_s or job.awaited_too_long(now_s)) and job.phase in self.at_work
+            if (
+                job.deadline.at_s <= passed_s
+                or (job.inter_token_s is not None and job.awaited_too_long(now_s))
+            )
+            and job.phase in self.at_work
         ]
 
     def take_overdue_thinking(self) -> list[DecodeJob]:

@@ -47,6 +47,8 @@ class Drafting:
 
     def advance(self, output: TokenOutput) -> None:
         """Take note of a step of a job that goes on."""
+        if len(self.book) == 0:
+            return
         drafted = drafted_by(output) == "speculator"
         self.book.advance(
             output.key,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from shared.blocks.block_hash import HASH_BLOCK_TOKENS
 from shared.blocks.layer_groups import KvGroups
-from shared.blocks.room import blocks_ahead
+from shared.blocks.room import LOOK_AHEAD_TOKENS, blocks_ahead
 from shared.deadline import Clock, Deadline
 from shared.errors import DeadlineExpired, ProtocolError
 from shared.kv.limits import SPARE_TOKENS
@@ -40,6 +41,7 @@ class DecodeJob(Job):
     peer_role: str = "prefill"
     peer_incarnation: int = 0  # of a decode worker
     counted_blocks: int = 0  # of the pool, in the book
+    recount_at: int = 0  # with fewer tokens decoded here the count is the same
     first_tokens: tuple[int, ...] = ()  # what its peer sampled
     transfer_us: int = 0
     ready_s: float = 0.0
@@ -99,6 +101,17 @@ class DecodeJob(Job):
         end = self.expected if self.expected > num_tokens else self.longest
         num_rows = chunk_tokens if self.uncomputed_tokens else 1
         return blocks_ahead(num_tokens, min(end, self.longest) - num_tokens, groups, num_rows=num_rows)
+
+    def counted_until(self, groups: KvGroups) -> int:
+        """Return with how many tokens decoded here `needed_blocks` may have changed, where it is decoding;
+        one more than now where that is not simple."""
+        num_tokens = self.num_known_tokens
+        if groups.windowed:
+            return self.num_outputs + 1
+        end = min(self.expected if self.expected > num_tokens else self.longest, self.longest)
+        ahead = num_tokens + LOOK_AHEAD_TOKENS
+        more = end - num_tokens if ahead >= end else -ahead % HASH_BLOCK_TOKENS + 1
+        return self.num_outputs + max(1, more)
 
     @property
     def num_known_tokens(self) -> int:

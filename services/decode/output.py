@@ -18,25 +18,31 @@ def job_output(
     """Counts it for the job. The first one is marked with how it got here, the last with how drafts did, and
     one in TOLD_EVERY_TOKENS with what it has taken of this worker."""
     marks: tuple[Mark, ...] = ()
+    use, num_tokens = job.use, len(output.token_ids)
     if job.phase is JobPhase.DECODING:  # else its row was one of its prompt, which has been counted
-        job.use.engine_us += cost.row_us * (1 + output.proposed_drafts)
-    job.use.untold_tokens += len(output.token_ids)
+        use.engine_us += cost.row_us * (1 + output.proposed_drafts)
+    use.untold_tokens += num_tokens
     if job.num_outputs == 0:
         marks += _first_marks(job, now_s)
-    job.num_outputs += len(output.token_ids)
+    job.num_outputs += num_tokens
     if job.resumable:
         job.output_ids += output.token_ids
+    if output.proposed_drafts:
+        _count_drafts(job, output)
+    if output.finish_reason is not None:
+        marks += draft_counts(job)
+    if output.finish_reason is not None or use.untold_tokens >= TOLD_EVERY_TOKENS:
+        use.hold(kv_bytes(job.key), now_s, job.kv_since_s)
+        marks += use.take_marks("decode", cost.unit)
+    return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)
+
+
+def _count_drafts(job: DecodeJob, output: TokenOutput) -> None:
     job.proposed_drafts += output.proposed_drafts
     job.accepted_drafts += output.accepted_drafts
     if output.looked_up:
         job.proposed_ngrams += output.proposed_drafts
         job.accepted_ngrams += output.accepted_drafts
-    if output.finish_reason is not None:
-        marks += draft_counts(job)
-    if output.finish_reason is not None or job.use.untold_tokens >= TOLD_EVERY_TOKENS:
-        job.use.hold(kv_bytes(job.key), now_s, job.kv_since_s)
-        marks += job.use.take_marks("decode", cost.unit)
-    return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)
 
 
 def draft_counts(job: DecodeJob) -> tuple[Mark, ...]:

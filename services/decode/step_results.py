@@ -12,6 +12,7 @@ from services.decode.job_ends import JobEnds
 from services.decode.output import job_output
 from services.decode.pace import DecodePace
 from shared.engine import StepResult, TokenOutput
+from shared.errors import PenstockError
 from shared.seams.clock import SYSTEM_CLOCK
 from shared.telemetry import metrics
 from shared.worker.job import JobPhase
@@ -53,15 +54,20 @@ class StepResults:
         cost, kv_bytes = StepCost.of(result, self._driver.engine), self._driver.kv_bytes
         record_progress(self._book.jobs, result, cost)
         await self._send_scores(result)
-        outputs = [
-            (job, output)
-            for output in result.outputs
-            if (job := self._book.jobs.get(output.key)) is not None and job.phase in IN_BATCH
-        ]
-        faults = [(job, output.fault) for job, output in outputs if output.fault is not None]
-        outputs = [(job, output) for job, output in outputs if output.fault is None]
+        outputs: list[tuple[DecodeJob, TokenOutput]] = []
+        faults: list[tuple[DecodeJob, PenstockError]] = []
+        num_tokens, jobs = 0, self._book.jobs
+        for output in result.outputs:
+            job = jobs.get(output.key)
+            if job is None or job.phase not in IN_BATCH:
+                continue
+            if output.fault is not None:
+                faults.append((job, output.fault))
+                continue
+            outputs.append((job, output))
+            num_tokens += len(output.token_ids)
         now_s = SYSTEM_CLOCK.monotonic_s()
-        await self._outbox.tokens(job_output(job, output, now_s, cost, kv_bytes) for job, output in outputs)
+        await self._outbox.tokens([job_output(job, output, now_s, cost, kv_bytes) for job, output in outputs])
         for job, output in outputs:
             job.last_token_s = now_s
             if output.finish_reason is not None:
@@ -75,14 +81,15 @@ class StepResults:
         for job, fault in faults:
             await self._lose(job, fault)
         self._drafting.count(output for _, output in outputs)
-        self._measure(result, sum(len(output.token_ids) for _, output in outputs))
+        self._measure(result, num_tokens)
 
     def _go_on(self, job: DecodeJob, output: TokenOutput) -> None:
         if job.phase is JobPhase.COMPUTING:
             job.phase = JobPhase.DECODING
             self._drafting.open_draft(job)
         job.waits_for_blocks = False
-        self._book.grow(job)
+        if job.num_outputs >= job.recount_at:
+            self._book.grow(job)
         self._drafting.advance(output)
 
     def _measure(self, result: StepResult, num_tokens: int) -> None:
@@ -91,10 +98,11 @@ class StepResults:
         self._pace.observe_step(result)
         self._drafting.book.step_us = self._pace.plain_step_us
         self._drafting.book.prices = result.draft_prices or self._drafting.book.prices
-        metrics.PREEMPTIONS.inc(len(result.preempted_keys))
-        metrics.MASK_WAITS.inc(result.mask_waits)
-        metrics.RESTS.inc(result.num_resting)
-        if not self._book.in_phase(JobPhase.DECODING):
+        if result.preempted_keys or result.mask_waits or result.num_resting:
+            metrics.PREEMPTIONS.inc(len(result.preempted_keys))
+            metrics.MASK_WAITS.inc(result.mask_waits)
+            metrics.RESTS.inc(result.num_resting)
+        if not self._book.has_in_phase(JobPhase.DECODING):
             self._pace.forget_steps()
 
     async def _send_scores(self, result: StepResult) -> None:

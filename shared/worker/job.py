@@ -56,10 +56,10 @@ class Job:
     grammar: CompiledGrammar | None = None
     adapter: str = ""  # what the engine calls it
     use: ComputeUse = field(default_factory=ComputeUse)
+    key: str = field(init=False)  # the engine's name for it
 
-    @property
-    def key(self) -> str:
-        return sequence_key(self.request_id, self.epoch)
+    def __post_init__(self) -> None:
+        self.key = sequence_key(self.request_id, self.epoch)
 
     @property
     def num_tokens(self) -> int:

@@ -77,6 +77,9 @@ class JobBook(Generic[J]):
     def in_phase(self, phase: JobPhase) -> list[J]:
         return [job for job in self.jobs.values() if job.phase is phase]
 
+    def has_in_phase(self, phase: JobPhase) -> bool:
+        return any(job.phase is phase for job in self.jobs.values())
+
     def expired_at_work(self) -> list[J]:
         """Return jobs past their deadline that are still at work. Each turn asks, so time is read once."""
         now_s = SYSTEM_CLOCK.monotonic_s()

@@ -88,6 +88,25 @@ def test_a_job_that_is_expected_to_get_long_has_room_as_any() -> None:
         job(expected_tokens=-1)
 
 
+@pytest.mark.parametrize("groups", [KvGroups(), KvGroups(full_attention=1, windowed=2, window_tokens=48)])
+@pytest.mark.parametrize("expected_tokens", [0, 1, 40, 150, 400, 600])
+@pytest.mark.parametrize("tokens", [1, 16, 17, 250])
+def test_between_two_counts_of_a_job_that_grows_the_count_is_the_same(
+    groups: KvGroups, expected_tokens: int, tokens: int
+) -> None:
+    grown = job(tokens=tokens, max_tokens=400, expected_tokens=expected_tokens)
+    grown.phase = JobPhase.DECODING
+    counts = 0
+    for num_outputs in range(1, grown.longest - tokens + 1):
+        grown.num_outputs = num_outputs
+        needed = grown.needed_blocks(groups, 1)
+        if num_outputs >= grown.recount_at:
+            grown.counted_blocks, grown.recount_at = needed, grown.counted_until(groups)
+            counts += 1
+        assert grown.counted_blocks == needed
+    assert groups.windowed or counts < num_outputs / 8
+
+
 def test_the_context_limit_bounds_what_a_job_may_grow_to() -> None:
     assert job(max_tokens=10**6).longest == 512
 
