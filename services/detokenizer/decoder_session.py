@@ -148,6 +148,7 @@ class DecoderSession:
         self._stops = bool(opened.stop or opened.stop_regex)
         self._matcher = text_stops(opened.stop, opened.stop_regex)
         self._first = True
+        self._is_plain = False  # nothing comes in front of its next row or may end it, but the row itself
         replayed = self._advance(tuple(replay), "")
         emitted = opened.emitted_chars
         if emitted in (ALL_EMITTED, TELL_REPLAY):
@@ -194,9 +195,31 @@ class DecoderSession:
             self.gateway,
         )
 
+    def decode_plain(self, row: TokenRow, vocab_size: int) -> DecodedRow | None:
+        """Decode what most rows are: the next token of a stream without stops, whose text needs no other.
+        None, and nothing happens, for any other row."""
+        request_id, epoch, position, token_ids, finish, logprobs, marks, _, sender = row
+        if (
+            position != self.next_position
+            or epoch != self.epoch
+            or finish
+            or logprobs
+            or len(token_ids) != 1
+            or not self._is_plain
+            or self.ahead.rows
+            or (sender and self._senders and sender not in self._senders)
+        ):
+            return None
+        (token_id,) = token_ids
+        text = self._decoder.push_plain(token_id) if 0 <= token_id < vocab_size else None
+        if text is None:
+            return None
+        self.next_position = position + 1
+        return DecodedRow(request_id, epoch, position, token_ids, text, "", (), marks, self.gateway)
+
     def is_next(self, row: TokenRow) -> bool:
-        """Whether it is what most rows are: one that `decode_next` can take."""
-        return row.position == self.next_position and not (self._stops or self._first or self._unsent_text)
+        """Whether it is what most other rows are: one that `decode_next` can take."""
+        return row.position == self.next_position and self._is_plain
 
     def decode_next(self, row: TokenRow) -> DecodedRow:
         """Decode the next row as `decode_row` does; nothing of such a row is dropped."""
@@ -236,6 +259,7 @@ class DecoderSession:
         )
         taken.tokens_after_stop = len(row.token_ids) - advance.taken
         self._unsent_text = ""
+        self._is_plain = not self._stops
         self.next_position += advance.taken
         return taken
 

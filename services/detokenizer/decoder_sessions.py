@@ -130,8 +130,15 @@ class DecoderSessions:
     def decode_tokens(self, message: Tokens, sender: str = "") -> DecodedOutput:
         """Decode the rows of one step of the instance `sender`."""
         output = DecodedOutput()
+        sessions, vocab_size, texts = self._sessions, self._tokenizer.vocab_size, output.texts
         for row in rows_of(message, self._clock.monotonic_s(), sender):
-            self._take_row(row, output)
+            session, decoded = sessions.get(row[0]), None
+            if session is not None and not self._over.knows(row[0], sender):
+                decoded = session.decode_plain(row, vocab_size)
+            if decoded is None:
+                self._take_row(row, output)
+            else:
+                texts.append(decoded)
         return output
 
     def cancel_decoder(self, request_id: str, epoch: int, reason: str, sender: str = "") -> CancelAck:

@@ -55,6 +55,11 @@ class Tombstones:
                 return stone.reason
         return ""
 
+    def knows(self, request_id: str, instance: str) -> bool:
+        """Whether it may refuse any epoch of the request to `instance`; False is sooner found than by
+        `refuses`."""
+        return (request_id, "") in self._stones or (request_id, instance) in self._stones
+
     def _expire(self, now_s: float) -> None:
         """Insertion order is expiry order, since every stone lives equally long."""
         while self._stones:

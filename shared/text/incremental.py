@@ -90,6 +90,10 @@ class IncrementalDecoder:
                 return "".join(cast("list[str]", texts))
         return self._output(self._pass(token_ids))
 
+    def push_plain(self, token_id: int) -> str | None:
+        """`push` of an id whose text needs no other; None, and nothing happens, where it may."""
+        return self._plain[token_id] if self._settled else None
+
     def finish(self) -> str:
         """The text held back; an incomplete character becomes U+FFFD. Nothing may be pushed afterwards."""
         return self._output(_finish(self._stages, drop_incomplete=False))

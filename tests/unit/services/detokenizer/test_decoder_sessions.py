@@ -121,6 +121,35 @@ def test_tokens_of_another_worker_than_those_it_is_placed_on_are_dropped_and_cou
     assert value("penstock_dropped_messages_total", reason="foreign_tokens") == before + 3
 
 
+def test_a_plain_row_is_what_the_same_row_is_with_more_to_tell(sessions: DecoderSessions) -> None:
+    """Rows of one token go a shorter way than those of which something else is told."""
+    sessions.open_decoder(REQUEST, 1, opening(), None)
+    sessions.open_decoder(OTHER, 1, opening(), None)
+    told = tuple(TokenLogprob(token_id, -1.0, ()) for token_id in IDS)
+    for at, token_id in enumerate(IDS):
+        (plain,) = sessions.decode_tokens(step((token_id,), at)).texts
+        more = replace(step((token_id,), at, request=OTHER), logprobs=((told[at],),))
+        (other,) = sessions.decode_tokens(more).texts
+        assert plain._replace(request_id=OTHER, logprobs=(told[at],), marks=other.marks) == other
+
+
+def test_a_plain_row_that_is_behind_or_of_another_epoch_is_no_next_one(sessions: DecoderSessions) -> None:
+    sessions.open_decoder(REQUEST, 2, opening(), None)
+    texts = [sessions.decode_tokens(step((token_id,), at, epoch=2)) for at, token_id in enumerate(IDS[:3])]
+    assert sessions.decode_tokens(step((IDS[2],), 2, epoch=2)).texts == []
+    assert sessions.decode_tokens(step((IDS[3],), 3, epoch=1)).texts == []
+    assert text_of(*texts) == text_tokenizer(KIND).decode(IDS[:3])
+
+
+def test_a_plain_row_of_whoever_has_cancelled_it_is_refused(sessions: DecoderSessions) -> None:
+    sessions.open_decoder(REQUEST, 1, opening(), None)
+    sessions.decode_tokens(step((IDS[0],), 0), "decode-0")
+    sessions.cancel_decoder(REQUEST, 1, "mistaken", "decode-0")
+    assert sessions.decode_tokens(step((IDS[1],), 1), "decode-0").texts == []
+    (row,) = sessions.decode_tokens(step((IDS[1],), 1), "decode-1").texts
+    assert row.token_ids == (IDS[1],)
+
+
 def test_a_foreign_worker_cannot_break_a_request_with_malformed_tokens(sessions: DecoderSessions) -> None:
     sessions.open_decoder(REQUEST, 1, opening(prefill="prefill-0", decode="decode-0"), None)
     assert sessions.decode_tokens(step((-5,), 0), "decode-1") == DecodedOutput()

@@ -39,3 +39,13 @@ def test_the_oldest_makes_room_when_the_limit_is_reached() -> None:
     for name in ("a", "b", "c"):
         stones.add(name, 1, "cancelled")
     assert [stones.refuses(name, 1) for name in ("a", "b", "c")] == ["", "cancelled", "cancelled"]
+
+
+def test_what_is_not_known_is_not_refused_whatever_the_epoch() -> None:
+    stones = Tombstones()
+    stones.add("r", 2, "cancelled")
+    stones.add("s", 1, "mistaken", by="decode-0")
+    assert stones.knows("r", "decode-1")
+    assert stones.knows("s", "decode-0")
+    assert not stones.knows("s", "decode-1")
+    assert not stones.knows("t", "decode-0")
