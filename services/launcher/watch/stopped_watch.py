@@ -18,6 +18,8 @@ LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 4
 """The looks in a row at which a process is found stopped and then ended: about a second, in which it may
 still go on. They are counted and not seconds, so that a launcher that was stopped too ends nobody."""
+REST_LOOK_S = 2.0
+"""The time between two looks where nobody shares ports: one that comes then is watched from the next on."""
 STOPPED = "T"
 
 
@@ -34,13 +36,14 @@ class StoppedWatch:
     async def run(self) -> None:
         """Look for ever."""
         while True:
-            self.look()
-            await asyncio.sleep(LOOK_EVERY_S)
+            shared = self.look()
+            await asyncio.sleep(LOOK_EVERY_S if shared else REST_LOOK_S)
 
-    def look(self) -> None:
-        """Look once; ends whoever has been stopped for too long."""
+    def look(self) -> bool:
+        """Look once; ends whoever has been stopped for too long. False: nobody shares ports."""
         stopped: dict[int, int] = {}
-        for gateway in self._gateways():
+        gateways = tuple(self._gateways())
+        for gateway in gateways:
             pid = gateway.pid
             if not pid or self._state_of(pid) != STOPPED:
                 continue
@@ -48,6 +51,7 @@ class StoppedWatch:
             if stopped[pid] == STOPPED_LOOKS:
                 gateway.kill_hung("it was stopped, and new connections wait for it")
         self._stopped = stopped
+        return bool(gateways)
 
 
 def process_state(pid: int) -> str:

@@ -56,6 +56,14 @@ def test_one_that_goes_on_in_time_or_is_another_process_by_then_is_left_alone() 
     assert gateway.killed == []
 
 
+def test_where_nobody_shares_ports_the_next_look_may_wait() -> None:
+    gateways: list[Probed] = []
+    watch = StoppedWatch(lambda: gateways, States())
+    assert not watch.look()
+    gateways.append(Probed())
+    assert watch.look()
+
+
 def test_the_kernel_says_that_a_process_is_stopped() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert process_state(process.pid) not in ("", STOPPED)
