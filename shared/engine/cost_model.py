@@ -53,6 +53,9 @@ class CostModel:
     Least squares of the error relative to what was observed: a step twice as long may be wrong by twice as
     much, and a step that was slow by accident hardly counts. The past fades with MEMORY; what recent steps
     do not show (say, prefill during hours of decode) stays as it was last known.
+
+    Learned from the time that steps compute, and how much longer they take where others compute, too, beside
+    that: a step that was held up would say wrong things of what was in it.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -66,16 +69,23 @@ class CostModel:
         self._most_tokens = 0
         self._most_sequences = 0
         self._stale = False
+        self._computing = self._squared = 0.0  # faded sums of the part of steps that they computed
+        self._stretch = 1.0
 
     @property
     def ready(self) -> bool:
         return self._observations >= MIN_OBSERVATIONS
 
-    def observe(self, features: Features, us: float) -> None:
-        """A step with `features` took `us`."""
+    def observe(self, features: Features, us: float, computing_us: float = 0.0) -> None:
+        """A step with `features` took `us`, of which it computed `computing_us`; 0: all."""
         if us <= 0 or features.tokens <= 0:
             return
-        row = [1.0 / us, *(feature / us for feature in features)]
+        part = min(1.0, computing_us / us) if computing_us > 0 else 1.0
+        self._computing = MEMORY * self._computing + part
+        self._squared = MEMORY * self._squared + part * part
+        self._stretch = self._computing / self._squared
+        computed_us = part * us
+        row = [1.0 / computed_us, *(feature / computed_us for feature in features)]
         outer = [mine * its for mine in row for its in row]
         self._products = [MEMORY * past + now for past, now in zip(self._products, outer, strict=True)]
         self._sums = [MEMORY * past + now for past, now in zip(self._sums, row, strict=True)]
@@ -97,12 +107,12 @@ class CostModel:
         """us per step, token, sequence and key read."""
         if self._stale:
             self._fit()
-        a, b, c, d = self._coefficients
+        a, b, c, d = (self._stretch * each for each in self._coefficients)
         return a, b, c, d
 
     def last_coefficients(self) -> tuple[float, float, float, float]:
-        """The same as of at most _FIT_EVERY steps ago, zeros while not ready: for what is asked at every
-        step, where to fit would take longer than the answer is worth."""
+        """The same of the time that steps compute alone, as of at most _FIT_EVERY steps ago, zeros while not
+        ready: for what is asked at every step, where to fit would take longer than the answer is worth."""
         a, b, c, d = self._coefficients
         return a, b, c, d
 

@@ -22,15 +22,18 @@ class TimeSource(Clock, Protocol):
     """All that SystemClock can be asked."""
 
     def monotonic_ns(self) -> int: ...
+    def thread_cpu_ns(self) -> int: ...
 
 
 class SystemClock:
     """The clocks of this machine: attributes, so that no call stands between who reads one and the system."""
 
-    __slots__ = ("monotonic_ns", "monotonic_s", "steady_us", "unix_us")
+    __slots__ = ("monotonic_ns", "monotonic_s", "steady_us", "thread_cpu_ns", "unix_us")
 
     monotonic_s: Callable[[], float]
     monotonic_ns: Callable[[], int]
+    thread_cpu_ns: Callable[[], int]
+    """The CPU time of the thread that asks: what else the machine does is not in it."""
     unix_us: Callable[[], int]
     """The time of day, which may be set."""
     steady_us: Callable[[], int]
@@ -40,6 +43,7 @@ class SystemClock:
         began_us = (time.time_ns() - time.monotonic_ns()) // 1000
         self.monotonic_s = time.monotonic
         self.monotonic_ns = time.monotonic_ns
+        self.thread_cpu_ns = time.thread_time_ns
         self.unix_us = lambda: time.time_ns() // 1000
         self.steady_us = lambda: began_us + time.monotonic_ns() // 1000
 

@@ -207,6 +207,9 @@ class _WorldClock:
     def monotonic_ns(self) -> int:
         return self._loop.node.monotonic_ns(self._loop.now_ns)
 
+    def thread_cpu_ns(self) -> int:
+        return self.monotonic_ns()
+
     def unix_us(self) -> int:
         return self._loop.node.unix_us(self._loop.now_ns)
 

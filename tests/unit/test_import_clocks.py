@@ -21,7 +21,17 @@ MODULES = sorted(
 
 CLOCKS = {
     *("monotonic", "monotonic_ns", "monotonic_s", "perf_counter", "perf_counter_ns"),
-    *("process_time", "process_time_ns", "thread_time", "time_ns", "unix_us", "now", "utcnow", "today"),
+    *(
+        "process_time",
+        "process_time_ns",
+        "thread_time",
+        "thread_cpu_ns",
+        "time_ns",
+        "unix_us",
+        "now",
+        "utcnow",
+        "today",
+    ),
 }
 """Names whose call reads a clock, whatever they are called on."""
 

@@ -164,3 +164,21 @@ def test_while_steps_are_few_each_is_followed_at_once() -> None:
     for features in mixed_steps(10, seed=2):
         model.observe(features, cost_us(features))
         assert model.last_coefficients() == model.coefficients()
+
+
+def test_prices_are_of_what_steps_compute_and_predictions_of_what_they_take() -> None:
+    model, quiet, source = CostModel(512), CostModel(512), random.Random(4)
+    for features in [DECODE, Features(4, 1, 500), Features(64, 8, 9000)] * 20:
+        us = cost_us(features)
+        model.observe(features, us * source.choice((2.0, 4.0)), us)
+        quiet.observe(features, us)
+    assert model.last_coefficients() == pytest.approx(quiet.last_coefficients())
+    assert 2.0 < model.predict_us(DECODE) / quiet.predict_us(DECODE) < 4.0
+
+
+def test_a_step_computes_no_longer_than_it_takes() -> None:
+    model, quiet = CostModel(512), CostModel(512)
+    for features in [DECODE, Features(4, 1, 500)] * 10:
+        model.observe(features, cost_us(features), 3 * cost_us(features))
+        quiet.observe(features, cost_us(features))
+    assert model.predict_us(DECODE) == quiet.predict_us(DECODE)

@@ -25,10 +25,14 @@ class NanosecondClock(FakeClock):
     def monotonic_ns(self) -> int:
         return round(self.monotonic_s() * 1e9)
 
+    def thread_cpu_ns(self) -> int:
+        return self.monotonic_ns()
+
 
 def test_a_clock_is_the_systems_own_function() -> None:
     assert SYSTEM_CLOCK.monotonic_s is time.monotonic
     assert SYSTEM_CLOCK.monotonic_ns is time.monotonic_ns
+    assert SYSTEM_CLOCK.thread_cpu_ns is time.thread_time_ns
 
 
 def test_a_clock_that_stands_in_is_read_by_defaults_and_by_name() -> None:
