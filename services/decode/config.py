@@ -71,7 +71,7 @@ class DecodeConfig(EngineServiceConfig):
     ngram_tokens: int = field_of(
         -1,
         help="most tokens drafted from a request's own text per step, where no draft has come; 0 = none, "
-        "-1 = 8 where answers stay the same bit for bit",
+        "-1 = 7 where answers stay the same bit for bit",
         minimum=-1,
         maximum=MAX_DRAFT_TOKENS,
     )

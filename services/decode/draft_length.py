@@ -38,27 +38,27 @@ class DraftRecord:
 
 
 class DraftLength:
-    """The draft length of one request, which begins with what the last ones have seen. `longest` is the
-    configured one; 0 turns drafts off. `probes` are those of all requests."""
+    """The draft length of one request, which begins with what others have seen until its first draft has come
+    to something. `longest` is the configured one; 0 turns drafts off. `probes` are those of all requests."""
 
     def __init__(self, longest: int, common: DraftRecord, probes: Probes) -> None:
         self._longest = longest
         self._common = common
-        self._own = DraftRecord(common.chances.copy(_LEARNING), common.usable, _LEARNING)
+        self._own: DraftRecord | None = None
         self._tries = Tries(probes)
 
     def observe(self, proposed: int, accepted: int) -> None:
         """A draft of `proposed` tokens was verified; 0: none was."""
         if not proposed:
             return
-        for record in (self._own, self._common):
+        for record in self._records():
             record.chances.learn(proposed, accepted)
             record.learn_use(1.0)
         self._tries.judge(accepted)
 
     def observe_waste(self) -> None:
         """A draft was asked for and of no use: it came late, or not at all, or the engine left it out."""
-        for record in (self._own, self._common):
+        for record in self._records():
             record.learn_use(0.0)
 
     def next(
@@ -70,10 +70,17 @@ class DraftLength:
         if most <= 0:
             return 0
         if price < HIGHEST_PRICE:
-            bet = self._own.chances.bet(most, price)
-            if bet.num_tokens and self._own.usable * bet.gain > ask_price:
+            record = self._own or self._common
+            bet = record.chances.bet(most, price)
+            if bet.num_tokens and record.usable * bet.gain > ask_price:
                 return bet.num_tokens
         return min(PROBE_TOKENS, most) if self._tries.take(price + ask_price, num_sessions) else 0
+
+    def _records(self) -> tuple[DraftRecord, DraftRecord]:
+        """Return its own and that of all, which both learn."""
+        if self._own is None:
+            self._own = DraftRecord(self._common.chances.copy(_LEARNING), self._common.usable, _LEARNING)
+        return self._own, self._common
 
 
 def ask_price(prices: DraftPrices, num_sequences: int) -> float:

@@ -34,6 +34,7 @@ from shared.engine.memory.idle_memory import IdleMemory
 from shared.engine.memory.offload import OffloadStats, OffloadStore
 from shared.engine.memory.offloader import Offloader
 from shared.engine.model_runner import LayerCallback, ModelRunner
+from shared.engine.native.model import NativeModel
 from shared.engine.results import (
     NO_STEP,
     AdmitResult,
@@ -46,7 +47,7 @@ from shared.engine.results import (
 )
 from shared.engine.sampling.grammar import Grammars
 from shared.engine.sampling.sampler import Sampler
-from shared.engine.scheduling.head_drafts import HeadDrafts
+from shared.engine.scheduling.head_drafts import HeadDrafts, monotonic_ns, thread_cpu_ns
 from shared.engine.scheduling.head_model import HeadModel
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
 from shared.engine.sequence import blocks_for
@@ -68,8 +69,9 @@ __all__ = [
     "TokenOutput",
 ]
 
-NGRAM_TOKENS = 8
-"""Drafted of a sequence's own text at most, where nothing else is configured."""
+NGRAM_TOKENS = 7
+"""Drafted of a sequence's own text at most, where nothing else is configured: with its own row they are as
+many as the kernels multiply at once. A ninth row takes as long as four of them."""
 MASK_WAIT_S = 0.05
 """The longest step in which nothing is computed: all sequences wait for masks of their grammars."""
 CHECK_BLOCKS = 4096
@@ -123,6 +125,7 @@ class Engine(Branching):
         self._model = make_model(config, self.model_config, kv_pool, self.max_model_len, on_loaded)
         adapters = AdapterRegistry(self._model, self.model_config, config)
         head = build_draft_head(config, self.model_config, self._model)
+        computes_here = isinstance(self._model, NativeModel)
         self._model_runner = ModelRunner(self._model, None if head is None else head[1])
         self.cost = CostModel(config.max_batch_tokens)
         offloader = Offloader(kv_pool, self._offloads, self.cost) if self._offloads else None
@@ -140,7 +143,7 @@ class Engine(Branching):
             ngram_tokens=config.ngram_tokens,
             ngram_batch_tokens=config.ngram_batch_tokens,
             ngram_scopes=config.ngram_scopes if config.ngram_tokens else 0,
-            heads=None if head is None else _head_drafts(head[0], config),
+            heads=None if head is None else _head_drafts(head[0], config, computes_here=computes_here),
             now_us=now_us,
         )
         sampler = Sampler(self.model_config.vocab_size)
@@ -151,10 +154,13 @@ class Engine(Branching):
             self._sampler,
             self.cost,
             num_layers=self.layout.num_layers,
+            computes_here=computes_here,
         )
         self.backend: BackendName = backend_name(config, self.model_config)
         """Which arithmetic computes the model."""
         self.logits([0])  # the first forward pass initialises kernels; no request should pay for it
+        if scheduler.heads is not None:
+            scheduler.heads.measure()
 
     # --- sequences ---
 
@@ -355,8 +361,10 @@ class Engine(Branching):
             self._slot.close()
 
 
-def _head_drafts(head: HeadModel, config: EngineConfig) -> HeadDrafts:
-    return HeadDrafts(head, config.max_sequences + config.guest_sequences, config.ngram_batch_tokens)
+def _head_drafts(head: HeadModel, config: EngineConfig, *, computes_here: bool) -> HeadDrafts:
+    most_sequences = config.max_sequences + config.guest_sequences
+    now_ns = thread_cpu_ns if computes_here else monotonic_ns
+    return HeadDrafts(head, most_sequences, config.ngram_batch_tokens, now_ns=now_ns)
 
 
 def _ngram_tokens(config: EngineConfig, model: ModelConfig) -> int:

@@ -17,7 +17,10 @@ from shared.seams.clock import SYSTEM_CLOCK
 
 
 class EngineCore:
-    """Runs steps over the scheduler's sequences, and teaches the cost model what they took."""
+    """Runs steps over the scheduler's sequences, and teaches the cost model what they took.
+
+    `computes_here`: the thread that runs a step computes as long as it lasts, unless it is held up.
+    """
 
     def __init__(
         self,
@@ -27,16 +30,18 @@ class EngineCore:
         cost: CostModel,
         *,
         num_layers: int,
+        computes_here: bool,
     ) -> None:
         self._model_runner = model_runner
         self._scheduler = scheduler
         self._sampler = sampler
         self._cost = cost
         self._num_layers = num_layers
+        self._computes_here = computes_here
 
     def run_step(self) -> StepResult:
         """One iteration over all live sequences."""
-        began_ns = SYSTEM_CLOCK.monotonic_ns()
+        began_ns, began_cpu_ns = SYSTEM_CLOCK.monotonic_ns(), SYSTEM_CLOCK.thread_cpu_ns()
         outputs = [self._take(work, outcome) for work, outcome in self._sampler.draw_postponed()]
         waiting = self._sampler.postponed
         scheduled = self._scheduler.schedule(waiting, self._sampler.slow)
@@ -53,8 +58,15 @@ class EngineCore:
                 prompt_scores, logits = _score_prompts(scheduled.work, logits)
             outputs += self._finish(scheduled, logits)
         step_us = (SYSTEM_CLOCK.monotonic_ns() - began_ns) // 1000
-        self._cost.observe(scheduled.features, step_us - scheduled.drafting_us)
+        drafting_us = scheduled.drafting_us
+        computing_us = 0.0
+        if self._computes_here:
+            computing_us = (SYSTEM_CLOCK.thread_cpu_ns() - began_cpu_ns) / 1000 - drafting_us
+        self._cost.observe(scheduled.features, step_us - drafting_us, computing_us)
         prefill = [work for work in scheduled.work if work.is_prefill]
+        if scheduled.draft_prices is not None and not prefill:
+            took_us = computing_us or step_us - drafting_us
+            self._scheduler.row_costs.observe(scheduled.features, scheduled.draft_prices, took_us)
         return StepResult(
             outputs=tuple(outputs),
             prompt_scores=prompt_scores,

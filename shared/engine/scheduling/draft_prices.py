@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from shared.engine.cost_model import CostModel, Features
@@ -21,9 +22,12 @@ class DraftPrices(NamedTuple):
     key: float  # of a key that it reads
 
     @classmethod
-    def of(cls, cost: CostModel, others: Features) -> DraftPrices | None:
+    def of(
+        cls, cost: CostModel, others: Features, row_us: Callable[[int, float], float] | None = None
+    ) -> DraftPrices | None:
         """Return those of a step that computes `others`, one row of each sequence; None where there is no
-        sequence, or nothing is known yet."""
+        sequence, or nothing is known yet. `row_us`: knows better what a row costs beside so many sequences
+        than what it is given, which the cost model believes."""
         if not others.sequences:
             return None
         a, b, c, d = cost.last_coefficients()  # b is 0 where c has all of it: one row of each were seen
@@ -31,7 +35,10 @@ class DraftPrices(NamedTuple):
         if step_us <= 0:
             return None
         share_us = step_us / others.sequences
-        return cls(step_us, share_us, max(LOWEST_PRICE, (b or c) / share_us), d / share_us)
+        more_us = b or c
+        if row_us is not None:
+            more_us = row_us(others.sequences, more_us)
+        return cls(step_us, share_us, max(LOWEST_PRICE, more_us / share_us), d / share_us)
 
     def of_token(self, num_computed: int) -> float:
         """Return the price of a token behind so many."""

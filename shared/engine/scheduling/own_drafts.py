@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shared.engine.scheduling.draft_prices import DraftPrices
-from shared.engine.scheduling.head_drafts import HeadDrafts
-from shared.engine.scheduling.head_model import DraftRequest
+from shared.engine.scheduling.head_drafts import HeadDrafts, HeadWish
 from shared.engine.scheduling.ngram_drafts import NgramDrafts
 from shared.engine.scheduling.ngram_index import Guess
 from shared.engine.sequence import LiveSequence
@@ -62,16 +61,15 @@ class OwnDrafts:
     ) -> None:
         """Replace what was found where the head promises more."""
         gains = [self._gain(*pair) for pair in zip(sequences, found, strict=True)]
-        places: list[int] = []
-        asked: list[tuple[LiveSequence, DraftRequest]] = []
-        for place, sequence in enumerate(sequences):
-            most = min(sequence.draw_limit - 1, budget + len(found[place].token_ids))
-            request = heads.request(sequence, most, gains[place])
-            if request is not None:
-                places.append(place)
-                asked.append((sequence, request))
-        if not asked:
+        wishes = [
+            HeadWish(sequence, min(sequence.draw_limit - 1, budget + len(drafts.token_ids)), gain)
+            for sequence, drafts, gain in zip(sequences, found, gains, strict=True)
+        ]
+        requests = heads.requests(wishes)
+        places = [place for place, request in enumerate(requests) if request is not None]
+        if not places:
             return
+        asked = [(sequences[place], request) for place in places if (request := requests[place]) is not None]
         num_taken = sum(len(drafts.token_ids) for drafts in found)
         for place, offer in zip(places, heads.ask(asked, num_taken), strict=True):
             if gains[place] and offer.gain <= gains[place]:
@@ -82,4 +80,6 @@ class OwnDrafts:
 
     def _gain(self, sequence: LiveSequence, found: Drafts) -> float:
         """Return the steps that what was looked up promises to save."""
+        if not found.token_ids:
+            return 0.0
         return self._lookups.gain(sequence, Guess(found.token_ids, found.match_tokens))

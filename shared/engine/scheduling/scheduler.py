@@ -24,6 +24,7 @@ from shared.engine.scheduling.order import (
     precedence,
 )
 from shared.engine.scheduling.own_drafts import NO_DRAFTS, Drafts, OwnDrafts
+from shared.engine.scheduling.row_costs import RowCosts
 from shared.engine.scheduling.row_turns import RowTurns
 from shared.engine.scheduling.step_limits import StepLimits
 from shared.engine.sequence import LiveSequence, SequenceStatus
@@ -158,6 +159,7 @@ class Scheduler:
         self.lookups = NgramDrafts(ngram_tokens, ngram_batch_tokens, ngram_scopes)
         self.heads = heads
         self.offered = OfferedDrafts()
+        self.row_costs = RowCosts()
         self._own_drafts = OwnDrafts(self.lookups, heads)
         self._block_manager = block_manager
         self._cost = cost
@@ -277,7 +279,7 @@ class Scheduler:
         prefilling = [sequence for sequence in active if sequence.prefilling]
         budget = self._max_batch_tokens - len(decoding)
         # Drafts are a bet, prompts are certain work: while a prompt waits, drafts get half of the rest.
-        prices = DraftPrices.of(self._cost, _rows_of(decoding))
+        prices = DraftPrices.of(self._cost, _rows_of(decoding), self.row_costs.row_us)
         work, features = self._decode(decoding, budget // 2 if prefilling else budget, undrafted, prices)
         if prefilling:
             room = self._max_batch_tokens - features.tokens

@@ -45,6 +45,7 @@ from tests.support.clock import FakeClock
 from tests.support.engine import make_engine
 from tests.support.heartbeats import make_heartbeat
 from tests.support.held_masks import held_masks
+from tests.support.known_cost import take_rows_for_cheap
 from tests.support.metric import value
 from tests.support.noted_bus import REPLY, NotedBus
 from tests.support.played_receiver import PlayedReceiver
@@ -152,7 +153,7 @@ class Worker(DecodeActor):
     async def decode_looping(self) -> None:
         """A request whose text repeats itself, at an engine that takes a row for cheap."""
         engine = self._driver.engine
-        engine.cost.last_coefficients = lambda: (1000.0, 1.0, 1.0, 0.0)  # type: ignore[method-assign]
+        take_rows_for_cheap(engine)
         engine.limit_ngrams(4)
         await self.decode(max_tokens=LOOPING_TOKENS + 1, allowed_ids=(6,))
 

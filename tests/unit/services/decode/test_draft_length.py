@@ -14,7 +14,7 @@ from services.decode.draft_length import (
     ask_price,
 )
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
-from shared.engine.scheduling.probes import FIRST_SAVED, SAVED_SHARE, Probes
+from shared.engine.scheduling.probes import FIRST_SAVED, FIRST_TRIES, SAVED_SHARE, Probes
 
 
 def length_of(longest: int = 4, probes: Probes | None = None) -> DraftLength:
@@ -83,9 +83,14 @@ def test_what_is_tried_for_one_of_many_costs_its_part_of_a_step() -> None:
         lengths = [length_of(probes=probes) for _ in range(num_sessions)]
         return sum(each.next(8, 0.4, 0.05, num_sessions) for each in lengths)
 
-    assert (tries(1), tries(8), tries(32)) == (1, 8, 32)
-    assert tries(40) == 40
-    assert Probes().take(0.45 / 40, 0)
+    assert (tries(1), tries(2), tries(8)) == (1, 2, FIRST_TRIES)
+    assert tries(40) == FIRST_TRIES
+    probes = Probes()
+    for _ in range(round(2 * 0.45 / 8 / SAVED_SHARE) + 1):
+        probes.begin_step()
+    probes.take(0.0, 0.0, FIRST_TRIES)  # those at first are made
+    lengths = [length_of(probes=probes) for _ in range(8)]
+    assert sum(each.next(8, 0.4, 0.05, 8) for each in lengths) == 2  # an eighth of 0.45 each
 
 
 def test_a_drafter_that_is_right_again_is_asked_again() -> None:
@@ -116,3 +121,13 @@ def test_a_message_is_shared_by_all_for_whom_it_asks() -> None:
 def test_nothing_is_asked_for_where_drafts_are_off_or_have_no_room() -> None:
     assert length_of(0).next(8) == 0
     assert length_of(4).next(0) == 0
+
+
+def test_what_one_request_has_shown_counts_for_those_that_were_open_before() -> None:
+    common, probes = DraftRecord.common(), Probes()
+    seen, waiting = (DraftLength(4, common, probes) for _ in range(2))
+    for _ in range(20):
+        seen.observe(4, 4)
+    assert waiting.next(4) == 4
+    waiting.observe(4, 0)
+    assert seen.next(4) == 4

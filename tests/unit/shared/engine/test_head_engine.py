@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.engine import Engine, SamplingParams, TokenOutput
+from shared.engine.scheduling.head_cost import HeadCost
 from shared.errors import InvalidRequest
 from shared.sampling.parameters import Grammar
 from tests.support.adapters import save_adapter
@@ -25,6 +26,7 @@ from tests.support.engine import (
 )
 from tests.support.engine_runs import drawn_ids, outputs_of
 from tests.support.grammar import save_model_with_tokenizer
+from tests.support.known_cost import take_rows_for_cheap
 
 PROMPT = [3, 4, 5, 6]
 PARAMS = {
@@ -52,10 +54,11 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def with_head(pair: tuple[Path, Path], **fields: object) -> Engine:
     """An engine that takes a row and its head for cheap, whatever this machine says."""
     engine = make_engine(pair[0], draft_head=str(pair[1]), **fields)
-    engine.cost.last_coefficients = lambda: (1000.0, 1.0, 1.0, 0.0)  # type: ignore[method-assign]
+    take_rows_for_cheap(engine)
     heads = engine._scheduler.heads
     assert heads is not None
     heads._now_ns = lambda: 0
+    heads._cost = HeadCost()
     return engine
 
 

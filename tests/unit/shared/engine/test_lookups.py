@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.engine import Engine, SamplingParams, TokenOutput
+from shared.engine.engine import NGRAM_TOKENS
 from shared.engine.engine_config import MAX_DRAFT_TOKENS
 from shared.engine.native.library import library
 from shared.errors import InvalidRequest
@@ -24,6 +25,7 @@ from tests.support.engine import (
 )
 from tests.support.engine_runs import drawn_ids, outputs_of
 from tests.support.grammar import save_model_with_tokenizer
+from tests.support.known_cost import take_rows_for_cheap
 
 REPEATED = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12] * 3
 PARAMS = {
@@ -43,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def looking(folder: Path, **fields: int) -> Engine:
     """An engine that takes a row for cheap, whatever this machine says."""
     engine = make_engine(folder, ngram_tokens=8, **fields)
-    engine.cost.last_coefficients = lambda: (1000.0, 1.0, 1.0, 0.0)  # type: ignore[method-assign]
+    take_rows_for_cheap(engine)
     return engine
 
 
@@ -74,8 +76,8 @@ def test_unless_told_otherwise_it_is_looked_up_where_rows_do_not_depend_on_each_
         return engine.config.ngram_tokens
 
     assert longest("torch", deterministic=False) == 0
-    assert longest("torch", deterministic=True) == 8
-    assert library() is None or longest("native", deterministic=False) == 8
+    assert longest("torch", deterministic=True) == NGRAM_TOKENS
+    assert library() is None or longest("native", deterministic=False) == NGRAM_TOKENS
 
 
 def test_a_number_of_tokens_that_cannot_be_is_refused(folder: Path) -> None:

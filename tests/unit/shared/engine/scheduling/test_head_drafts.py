@@ -9,7 +9,14 @@ import numpy as np
 from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.scheduling.draft_prices import DraftPrices
-from shared.engine.scheduling.head_drafts import LEAST_SHARE_US, HeadDrafts
+from shared.engine.scheduling.head_drafts import (
+    HEAD_TOKENS,
+    LEAST_SHARE_US,
+    REST_STEPS,
+    TRIED_TOGETHER,
+    HeadDrafts,
+    HeadWish,
+)
 from shared.engine.scheduling.head_model import CONFIDENCE_BINS, DraftRequest, HeadDraft, TapRows
 from shared.engine.scheduling.probes import FIRST_SAVED, SAVED_SHARE
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
@@ -18,17 +25,22 @@ from tests.support.clock import FakeClock
 WIDTH = 6
 CHEAP = DraftPrices(10_000.0, 10_000.0, 0.1, 0.0)
 DEAR = DraftPrices(10_000.0, 10_000.0, 0.9, 0.0)
+SHARED = DraftPrices(40_000.0, 10_000.0, 0.1, 0.0)  # by four sequences
 
 
 class PlayedHead:
-    """Says the same of every token, which takes `token_us`; it knows whom it was asked for."""
+    """Says the same of every token; to read its weights takes `token_us` for all rows together, and each row
+    `row_us`. It knows whom it was asked for."""
 
-    def __init__(self, clock: FakeClock, confidence: float = 0.9, token_us: int = 500) -> None:
+    def __init__(
+        self, clock: FakeClock, confidence: float = 0.9, token_us: int = 500, row_us: int = 0
+    ) -> None:
         self.asked: list[DraftRequest] = []
         self.taps: list[list[float]] = []
         self._clock = clock
         self._confidence = confidence
-        self._token_us = token_us
+        self.token_us = token_us
+        self._row_us = row_us
 
     @property
     def tap_width(self) -> int:
@@ -40,8 +52,8 @@ class PlayedHead:
         assert len(chances) == CONFIDENCE_BINS
         self.asked += requests
         self.taps += [taps[each.slot].tolist() for each in requests]
-        steps = sum(each.length for each in requests)
-        self._clock.advance(steps * self._token_us / 1e6)
+        lengths = [each.length for each in requests]
+        self._clock.advance((max(lengths) * self.token_us + sum(lengths) * self._row_us) / 1e6)
         return [
             HeadDraft(tuple(range(each.length)), (self._confidence,) * each.length, each.length)
             for each in requests
@@ -75,10 +87,11 @@ class Asked:
         long the drafts are."""
         if not self.drafts.begin_step(prices):
             return [0] * len(self.sequences)
+        requests = self.drafts.requests([HeadWish(each, 8, gain) for each in self.sequences])
         asked = [
             (each, request)
-            for each in self.sequences
-            if (request := self.drafts.request(each, 8, gain)) is not None
+            for each, request in zip(self.sequences, requests, strict=True)
+            if request is not None
         ]
         lengths = dict.fromkeys((each.key for each in self.sequences), 0)
         for (each, _), offer in zip(asked, self.drafts.ask(asked) if asked else [], strict=True):
@@ -109,7 +122,7 @@ def test_a_head_of_which_nothing_is_known_is_tried_one_token_at_a_time_before_it
     asked = Asked(decoding())
     lengths = [asked.step(right="abcde")[0] for _ in range(20)]
     assert lengths[0] == 1
-    assert lengths[-1] == 8
+    assert lengths[-1] == HEAD_TOKENS
 
 
 def test_without_hidden_states_of_the_last_token_a_head_is_not_asked() -> None:
@@ -139,7 +152,7 @@ def test_a_token_is_verified_where_it_is_right_more_often_than_it_costs() -> Non
     asked = Asked(decoding(), confidence=0.9)
     for number in range(200):  # a token is right every other time
         asked.drafts.begin_step(CHEAP)
-        request = asked.drafts.request(asked.sequences[0], 8, 0.0)
+        (request,) = asked.drafts.requests([HeadWish(asked.sequences[0], 8, 0.0)])
         if request is not None:
             (offer,) = asked.drafts.ask([(asked.sequences[0], request)])
             if offer.token_ids:
@@ -178,7 +191,7 @@ def test_a_head_that_states_too_much_is_verified_as_far_as_it_has_been_right() -
     asked = Asked(decoding(), confidence=0.95)
     for _ in range(100):  # every other draft is right in its first token, and none in more
         asked.drafts.begin_step(CHEAP)
-        request = asked.drafts.request(asked.sequences[0], 8, 0.0)
+        (request,) = asked.drafts.requests([HeadWish(asked.sequences[0], 8, 0.0)])
         assert request is not None
         (offer,) = asked.drafts.ask([(asked.sequences[0], request)])
         asked.drafts.judge("a", offer.confidences, 1)
@@ -189,7 +202,7 @@ def test_a_sequence_whose_drafts_are_wrong_is_seldom_asked_where_those_of_others
     asked = proven(decoding("a"), decoding("b"))
     lengths = [asked.step(right="b") for _ in range(100)]
     assert sum(own for own, _ in lengths[20:]) < 30  # each costs a thirteenth of what b saves in a step
-    assert {other for _, other in lengths} == {8}
+    assert {other for _, other in lengths} == {HEAD_TOKENS}
 
 
 def test_a_new_sequence_begins_with_what_others_have_shown() -> None:
@@ -202,7 +215,7 @@ def test_a_new_sequence_begins_with_what_others_have_shown() -> None:
     good = proven(decoding())
     good.sequences = (decoding("new"),)
     good.keep()
-    assert good.step(right="abcde") == [8]
+    assert good.step(right="abcde") == [HEAD_TOKENS]
 
 
 def test_a_head_that_takes_longer_than_it_saves_is_not_asked() -> None:
@@ -215,6 +228,60 @@ def test_a_head_that_takes_longer_than_it_saves_is_not_asked() -> None:
 def test_what_a_head_took_is_told_of_its_step_alone() -> None:
     asked = proven(decoding())
     asked.step(right="abcde")
-    assert asked.drafts.drafting_us == 4000
+    assert asked.drafts.drafting_us == 500 * HEAD_TOKENS
     asked.drafts.begin_step(CHEAP)
     assert asked.drafts.drafting_us == 0
+
+
+def tries_of(asked: Asked, steps: int) -> list[list[int]]:
+    """Return the lengths of drafts in the steps, of so many, that have some; none of them is right."""
+    found = []
+    for _ in range(steps):
+        asked.keep()
+        if any(lengths := asked.step(right="", prices=SHARED)):
+            found.append(lengths)
+    return found
+
+
+def test_a_token_is_tried_for_several_sequences_in_the_same_step() -> None:
+    asked = Asked(*(decoding(key) for key in "abcd"), token_us=500, row_us=50)
+    asked.drafts.measure()
+    found = tries_of(asked, 1000)
+    assert found[0] == [1] * TRIED_TOGETHER
+    cost = SHARED.sequences * SHARED.row * SHARED.share_us + 500 + 4 * 50
+    assert len(found) * cost / SHARED.step_us <= 1000 * SAVED_SHARE + FIRST_SAVED
+
+
+def test_to_read_the_weights_is_paid_by_all_who_ask_together() -> None:
+    alone, together = proven(decoding("a")), proven(*(decoding(key) for key in "abcd"))
+    for asked in (alone, together):
+        asked.head.token_us = 9_500  # as many of them, and of rows, are more than as many steps
+        for _ in range(200):
+            asked.drafts.measure()
+    assert max(alone.step(right="a", prices=SHARED)[0] for _ in range(2 * REST_STEPS)) <= 1
+    assert min(together.step(right="abcd", prices=SHARED)) > 1
+
+
+def test_what_a_head_takes_is_known_before_the_first_sequence_comes() -> None:
+    asked = Asked(decoding(), token_us=12_000)
+    asked.drafts.measure()
+    assert [asked.step(right="a") for _ in range(20)] == [[0]] * 20  # a step and more
+    assert asked.drafts.drafting_us == 0
+
+
+def test_a_sequence_that_waits_learns_from_those_that_are_asked_for() -> None:
+    asked = Asked(*(decoding(key) for key in "abcd"))
+    asked.sequences = asked.sequences[:1]
+    for _ in range(30):
+        asked.step(right="a")
+    asked.sequences = (decoding("b"),)
+    asked.keep()
+    assert asked.step(right="b") == [HEAD_TOKENS]
+
+
+def test_a_head_that_pays_for_nobody_is_left_alone_for_some_steps() -> None:
+    asked = Asked(decoding())
+    for _ in range(400):
+        asked.step(right="")
+    planned = [asked.drafts.begin_step(CHEAP) and not asked.step(right="")[0] for _ in range(4 * REST_STEPS)]
+    assert sum(planned) <= 4

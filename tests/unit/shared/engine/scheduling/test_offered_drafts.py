@@ -7,8 +7,8 @@ import pytest
 from shared.blocks.block_hash import BlockHasher
 from shared.engine import SamplingParams
 from shared.engine.scheduling.draft_prices import HIGHEST_PRICE, DraftPrices
-from shared.engine.scheduling.offered_drafts import OfferedDrafts
-from shared.engine.scheduling.probes import FIRST_SAVED, MOST_SAVED, SAVED_SHARE
+from shared.engine.scheduling.offered_drafts import UNKNOWN_TOKENS, OfferedDrafts
+from shared.engine.scheduling.probes import FIRST_SAVED, FIRST_TRIES, MOST_SAVED, SAVED_SHARE
 from shared.engine.sequence import HashChain, LiveSequence, SequenceStatus
 
 DRAFT = (7,) * 8
@@ -55,6 +55,22 @@ def test_a_drafter_of_which_nothing_is_known_is_tried_with_one_token_before_it_i
     assert chosen(offered, CHEAP, sequence) > 2
 
 
+def test_no_more_than_a_few_are_verified_in_all_before_it_is_known_what_that_costs() -> None:
+    offered = OfferedDrafts()
+    assert [chosen(offered, None, decoding(key), most=5) for key in "abc"] == [5, UNKNOWN_TOKENS - 5, 0]
+    assert chosen(offered, CHEAP, decoding("c")) > 0
+
+
+def test_what_one_sequence_has_shown_counts_for_those_that_were_there_before() -> None:
+    offered, waiting = OfferedDrafts(), decoding("waiting")
+    assert (
+        sum(chosen(offered, USELESS, decoding(f"s{number}")) for number in range(FIRST_TRIES)) == FIRST_TRIES
+    )
+    assert chosen(offered, USELESS, waiting) == 0
+    play(offered, decoding("a"), [8] * 20, CHEAP)
+    assert chosen(offered, CHEAP, waiting) == 8
+
+
 def test_drafts_that_are_right_are_verified_whole() -> None:
     offered, sequence = OfferedDrafts(), decoding()
     play(offered, sequence, [8] * 20, CHEAP)
@@ -71,9 +87,7 @@ def test_at_most_what_there_is_room_for_is_taken_and_an_offer_is_taken_once() ->
 
 def test_the_same_draft_is_cut_shorter_in_a_larger_batch() -> None:
     offered, sequence = OfferedDrafts(), decoding()
-    for number in range(80):
-        assert chosen(offered, None, sequence) == 8
-        offered.judge("a", 8, 8 if number % 2 else 4)
+    play(offered, sequence, [4, 8] * 40, CHEAP)
     alone, beside = chosen(offered, CHEAP, sequence), chosen(offered, DEAR, sequence)
     assert alone > beside > 0
 
@@ -85,7 +99,11 @@ def test_where_rows_are_believed_to_cost_too_much_one_is_verified_now_and_then_t
     verified = [chosen(offered, USELESS, decoding(f"s{number}")) for number in range(3000)]
     tries = sum(verified)
     assert max(verified) == 1
-    assert 0 < tries * USELESS.row * USELESS.share_us / USELESS.step_us <= 3000 * SAVED_SHARE + MOST_SAVED
+    assert (
+        0
+        < tries * USELESS.row * USELESS.share_us / USELESS.step_us
+        <= 3000 * SAVED_SHARE + MOST_SAVED + FIRST_SAVED
+    )
 
 
 def test_sequences_that_are_short_lived_find_out_together_that_drafts_have_become_right() -> None:

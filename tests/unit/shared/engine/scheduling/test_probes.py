@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.engine.scheduling.probes import FIRST_SAVED, MOST_SAVED, SAVED_SHARE, Probes, Tries
+from shared.engine.scheduling.probes import FIRST_SAVED, FIRST_TRIES, MOST_SAVED, SAVED_SHARE, Probes, Tries
 
 SOME = 0.1  # of a step
 EVERY = round(SOME / SAVED_SHARE) + 1  # steps: a sum of parts is a little less
@@ -28,7 +28,19 @@ def spent() -> Probes:
 
 def test_at_first_some_tries_are_made_one_after_the_other() -> None:
     probes = Probes()
-    assert sum(Tries(probes).take(SOME, 1) for _ in range(20)) == round(FIRST_SAVED / SOME)
+    assert sum(Tries(probes).take(SOME, 1) for _ in range(20)) == FIRST_TRIES
+
+
+def test_at_first_no_more_is_spent_than_there_is_whatever_a_try_costs() -> None:
+    probes = Probes()
+    assert sum(Tries(probes).take(2 * SOME, 1) for _ in range(20)) == FIRST_SAVED // (2 * SOME)
+
+
+def test_tries_that_are_made_together_are_paid_together_or_not_at_all() -> None:
+    probes = Probes()
+    assert not probes.take(SOME, SOME, FIRST_TRIES + 1)
+    assert probes.take(SOME, SOME, FIRST_TRIES)
+    assert not probes.take(SOME, SOME, 1)
 
 
 @pytest.mark.parametrize("cost", [0.05, 0.3, 0.9])
@@ -63,7 +75,7 @@ def test_what_is_right_beside_a_try_pays_for_none() -> None:
 
 def test_a_try_of_one_of_many_sequences_costs_and_brings_its_part_of_a_step() -> None:
     probes = spent()
-    while not probes.take(SOME / 8, 0):
+    while not probes.take(SOME / 8, SOME / 8):
         probes.begin_step()
     tries = Tries(probes)
     for _ in range(EVERY // 8 + 1):

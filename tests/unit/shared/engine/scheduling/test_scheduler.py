@@ -15,6 +15,7 @@ from shared.engine.scheduling.step_limits import AWAITED_SHARE, COLD_CHUNK_TOKEN
 from shared.errors import DeadlineExpired, InvalidRequest
 from tests.support.block_hashes import hashes_of
 from tests.support.engine import GREEDY, admit, drive, make_engine, undisturbed
+from tests.support.known_cost import learn_nothing_of_rows
 
 # Features of steps that tell all coefficients apart.
 STEPS = [
@@ -32,6 +33,7 @@ def knowing(engine: Engine, *, step_us: float, token_us: float) -> Engine:
         for features in STEPS:
             engine.cost.observe(features, step_us + token_us * features.tokens)
     engine.cost.observe = lambda *_: None  # type: ignore[method-assign] # no clock in tests
+    learn_nothing_of_rows(engine)
     return engine
 
 
@@ -229,7 +231,7 @@ def test_a_step_is_known_by_the_keys_that_its_rows_and_their_drafts_read(
 ) -> None:
     engine = with_a_decoding_sequence(make_engine(model_dir))
     observed: list[Features] = []
-    monkeypatch.setattr(engine.cost, "observe", lambda features, _us: observed.append(features))
+    monkeypatch.setattr(engine.cost, "observe", lambda features, *_us: observed.append(features))
     engine.propose("live", 3, [5, 6, 7])
     engine.step()
     assert observed == [Features(tokens=4, sequences=1, keys=3 + 4 + 5 + 6)]
