@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from shared.engine.cost_model import CostModel, Features
 
-HIGHEST_PRICE = 0.8
-"""Nobody drafts where a verified token costs more of what a right one saves: there is little to win."""
+HIGHEST_PRICE = 0.95
+"""Nobody drafts where a verified token costs more of what a right one saves: there is nothing to win."""
 LOWEST_PRICE = 0.03
 """The least that a verified token is taken to cost: rows of steps without drafts say little about it."""
 

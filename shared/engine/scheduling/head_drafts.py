@@ -162,9 +162,11 @@ class HeadDrafts:
         self._probes.begin_step()
         self._prices = prices
         self._resting = max(0, self._resting - 1)
-        if not self.longest or prices is None or prices.share_us < LEAST_SHARE_US:
+        if not self.longest or prices is None or prices.share_us < LEAST_SHARE_US or self._resting:
             return False
-        return not self._resting and prices.row < HIGHEST_PRICE
+        if prices.row >= HIGHEST_PRICE:
+            self._resting = REST_STEPS
+        return not self._resting
 
     def requests(self, wishes: Sequence[HeadWish]) -> list[DraftRequest | None]:
         """Return what to ask for each: nothing where the head promises no more than others do, or than it

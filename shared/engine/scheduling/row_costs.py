@@ -8,6 +8,9 @@ from shared.engine.cost_model import Features
 from shared.engine.scheduling.draft_prices import DraftPrices
 
 _MEMORY = 0.97  # of what is thirty verifying steps back a third
+_PLAIN_MEMORY = (
+    0.999  # and of a thousand others: where rows are dear nobody would see that they no longer are
+)
 _BELIEVED_ROWS = 2.0  # that the cost model's price weighs as much as
 _MOST_SHARES = 3.0  # of a step's time that a row is taken to cost: it was held up
 _ERROR_LEARNING = 0.1
@@ -40,6 +43,8 @@ class RowCosts:
         if not rows:
             error = max(-_WORST_ERROR, min(_WORST_ERROR, us / plain_us - 1))
             costs.error += _ERROR_LEARNING * (error - costs.error)
+            costs.rows *= _PLAIN_MEMORY
+            costs.us *= _PLAIN_MEMORY
             return
         keys_us = prices.key * prices.share_us * features.keys * rows / features.tokens
         more_us = us - plain_us * (1 + costs.error) - keys_us

@@ -24,7 +24,7 @@ from tests.support.clock import FakeClock
 
 WIDTH = 6
 CHEAP = DraftPrices(10_000.0, 10_000.0, 0.1, 0.0)
-DEAR = DraftPrices(10_000.0, 10_000.0, 0.9, 0.0)
+DEAR = DraftPrices(10_000.0, 10_000.0, 0.96, 0.0)
 SHARED = DraftPrices(40_000.0, 10_000.0, 0.1, 0.0)  # by four sequences
 
 

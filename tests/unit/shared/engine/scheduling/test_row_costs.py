@@ -70,5 +70,11 @@ def test_it_is_found_in_noise_and_steps_that_were_held_up_count_for_little() -> 
     assert costs.row_us(32, BELIEVED_US) < 2_500
 
 
+def test_what_is_not_seen_any_more_is_forgotten() -> None:
+    costs = observed(RowCosts(), 32, 4, 80_000.0 + 4 * 2_300, 20)
+    observed(costs, 32, 0, 80_000.0, 5000)
+    assert costs.row_us(32, BELIEVED_US) == pytest.approx(BELIEVED_US, rel=0.3)
+
+
 def test_it_is_never_less_than_nothing() -> None:
     assert observed(RowCosts(), 32, 4, 10.0, 5).row_us(32, BELIEVED_US) == 0.0
