@@ -1,8 +1,8 @@
 """Measure that drafts which bring nothing cost next to nothing: with them against without, in turns.
 
     python -m tests.bench.bench_draft_gate --model FILE [--cases random,hot,b32,useless,lying,stopped]
-                                           [--head DIR] [--batch N] [--tokens N] [--rounds N] [--threads N]
-                                           [--json]
+                                           [--head DIR] [--arms again,head] [--batch N] [--tokens N]
+                                           [--rounds N] [--threads N] [--json]
 
 In process, on the real engine. Each arm has an engine, and in each turn every arm takes a step, who is first
 in turns: what else the machine does, all of them meet. A second arm without drafts, `again`, says what the
@@ -31,13 +31,13 @@ from services.decode.ahead.draft_offers import DraftOffers
 from services.decode.drafts import DraftBook
 from shared.bus.codec import decode, encode
 from shared.engine import LLM, Engine, SamplingParams, StepResult, TokenOutput
+from shared.engine.engine import NGRAM_TOKENS
 from shared.engine.scheduling.head_drafts import HEAD_TOKENS
 from shared.messages import DraftBlock, DraftCommit
 from shared.messages.envelope import Envelope
 from shared.worker.wire import sequence_key
 
 PROMPT_TOKENS = 96
-NGRAM_TOKENS = 8
 DRAFT_TOKENS, DRAFT_BATCH_TOKENS = 4, 32  # as a decode worker has them
 TRUSTED_TOKENS = 24
 """A drafter that lies or stops is right for so many tokens before that."""
@@ -220,7 +220,7 @@ def decode_in_turns(runs: Sequence[Run]) -> None:
 
 def make_arms(case: Case, options: argparse.Namespace, cache: Path) -> list[Arm]:
     batch = case.batch or options.batch
-    names = (*ARMS, HEAD) if options.head else ARMS
+    names = [name for name in (*ARMS, HEAD) if name in (PLAIN, *options.arms.split(","))]
     return [
         Arm(
             name,
@@ -298,12 +298,16 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="folder or GGUF file")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--head", default="", metavar="DIR", help="a draft head")
+    parser.add_argument(
+        "--arms", default="", help="beside that without drafts, all that there are by default"
+    )
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=80, help="of an answer")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    options.arms = options.arms or ",".join((*ARMS, HEAD) if options.head else ARMS)
     with tempfile.TemporaryDirectory(prefix="penstock-gate-") as cache:
         found = {name: measure(CASES[name], options, Path(cache)) for name in options.cases.split(",")}
     if options.json:

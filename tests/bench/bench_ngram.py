@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from shared.engine import LLM, Engine, SamplingParams, load_model_config
 from shared.engine.draft_head.config import DraftHeadConfig
+from shared.engine.engine import NGRAM_TOKENS
 from shared.engine.scheduling.head_drafts import HEAD_TOKENS
 from shared.messages import ChatTurn
 from shared.text.retrieval_prompt import retrieval_prompt
@@ -39,7 +40,6 @@ from tests.bench.document_questions import read_questions
 from tests.support.data import data_dir
 from tests.support.draft_heads import save_head
 
-NGRAM_TOKENS = 8
 MAX_PROMPT_TOKENS = 1024
 KINDS = ("chat", "code", "passages")
 RANDOM = "random"
