@@ -1,10 +1,11 @@
-"""Compile the CPU kernels, once for each set of instructions; pyproject.toml has all else of the package.
+"""Compile the CPU kernels, once for each set of instructions, and the codec of HTTP/2; pyproject.toml has all
+else of the package.
 
-They are plain shared libraries, loaded with ctypes, so no torch is needed to build them. Without a compiler,
-or for another kind of CPU, the install goes on, and the engine runs on torch alone.
+Kernels are plain shared libraries, loaded with ctypes, so no torch is needed to build them. Without a compiler,
+or for another kind of CPU, the install goes on: the engine runs on torch alone, and gRPC's edge on grpcio.
 
-PENSTOCK_BUILDS says which of them are wanted: all where it is not set, `own` for the one that this machine
-runs, which is ready sooner, `none`.
+PENSTOCK_BUILDS says which kernels are wanted: all where it is not set, `own` for those of this machine's CPU,
+which are ready sooner; with `none` nothing is compiled at all.
 """
 
 import copy
@@ -42,6 +43,8 @@ NEEDS = {
 NAMESPACE = "-Dpenstock=penstock{}"
 # GCC takes vectors that loops write for unwritten ones, and tells how it hands over structures with vectors.
 WARNINGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
+
+CODEC = "shared/http2/codec"
 
 
 # Files of all builds wait for the same cores.
@@ -113,8 +116,22 @@ def extensions(platform, names):
     ]
 
 
+def codec():
+    """Return the build of HTTP/2's codec, an extension of Python that any CPU runs."""
+    return Extension(
+        "shared.http2._codec",
+        sorted(glob(f"{CODEC}/*.cpp")),
+        depends=["setup.py", *sorted(glob(f"{CODEC}/*.h"))],
+        extra_compile_args=["-O2", "-g0", "-std=c++20", "-fvisibility=hidden"],
+        language="c++",
+        optional=True,
+    )
+
+
 if __name__ == "__main__":
     builds = extensions(sysconfig.get_platform(), wanted(sysconfig.get_platform()))
+    if os.environ.get("PENSTOCK_BUILDS") != "none":
+        builds.append(codec())
     setup(
         ext_modules=builds,
         cmdclass={"build_ext": BuildApart},

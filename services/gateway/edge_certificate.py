@@ -16,6 +16,10 @@ from shared.telemetry import metrics
 
 log = structlog.get_logger()
 
+HTTP2 = ("h2",)
+PROTOCOLS = ((), HTTP2)
+"""What servers of ours speak, as ALPN names it; nothing: what clients ask for is not looked at."""
+
 
 class EdgeCertificate:
     """Raises ConfigError with a sentence when the files make no certificate.
@@ -31,7 +35,7 @@ class EdgeCertificate:
             if getattr(config, name)
         }
         self._signature = self._signatures()
-        self._context: ssl.SSLContext
+        self._contexts: dict[tuple[str, ...], ssl.SSLContext]
         self._configuration = self._load()
 
     @classmethod
@@ -58,17 +62,19 @@ class EdgeCertificate:
             require_client_authentication="tls_client_ca" in self._files,
         )
 
-    def ssl_context(self) -> ssl.SSLContext:
-        """The same for a server whose TLS is Python's."""
+    def ssl_context(self, protocols: tuple[str, ...] = ()) -> ssl.SSLContext:
+        """The same for a server whose TLS is Python's: one of PROTOCOLS, by whose names it agrees with clients
+        on what is spoken."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.verify_mode = self._context.verify_mode
-        context.sni_callback = self._on_handshake
-        return context
+        context.verify_mode = self._contexts[protocols].verify_mode
 
-    def _on_handshake(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called for each new connection, which goes on with the files of now."""
-        self._changed()
-        connection.context = self._context
+        def on_handshake(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            """Called for each new connection, which goes on with the files of now."""
+            self._changed()
+            connection.context = self._contexts[protocols]
+
+        context.sni_callback = on_handshake
+        return context
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC for each new connection, in a thread of its own: None when nothing is new."""
@@ -88,18 +94,24 @@ class EdgeCertificate:
 
     def _load(self) -> grpc.ServerCertificateConfiguration:
         pem = {name: _read(name, file) for name, file in self._files.items()}
-        context = _checked_pair(self._files["tls_cert"], self._files["tls_key"])
         authorities = pem.get("tls_client_ca")
-        if authorities is not None:
-            _add_authorities(context, self._files["tls_client_ca"], authorities)
+        contexts = {protocols: self._context(protocols, authorities) for protocols in PROTOCOLS}
         if self._signatures() != self._signature:  # what was checked may not be what was read
             raise ConfigError(
                 "the files of the edge's certificate changed while they were read: they are read again"
             )
-        self._context = context
+        self._contexts = contexts
         return grpc.ssl_server_certificate_configuration(
             [(pem["tls_key"], pem["tls_cert"])], root_certificates=authorities
         )
+
+    def _context(self, protocols: tuple[str, ...], authorities: bytes | None) -> ssl.SSLContext:
+        context = _checked_pair(self._files["tls_cert"], self._files["tls_key"])
+        if authorities is not None:
+            _add_authorities(context, self._files["tls_client_ca"], authorities)
+        if protocols:
+            context.set_alpn_protocols(protocols)
+        return context
 
     def _signatures(self) -> list[FileSignature]:
         return [file_signature(file) for file in self._files.values()]

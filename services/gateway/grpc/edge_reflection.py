@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import grpc
 import grpc.aio
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 V1 = "grpc.reflection.v1.ServerReflection"
 
@@ -17,8 +17,8 @@ V1 = "grpc.reflection.v1.ServerReflection"
 def serve_reflection(services: Sequence[str], server: grpc.aio.Server) -> None:
     """Describe `services`, and reflection itself."""
     names = (*services, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
     servicer = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]  # the stubs lack aio
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     info = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,

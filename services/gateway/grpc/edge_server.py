@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -11,7 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.gateway.asks.text_calls import TextCalls
 from services.gateway.config import GatewayConfig
-from services.gateway.edge_certificate import EdgeCertificate, is_loopback
+from services.gateway.edge_certificate import HTTP2, EdgeCertificate, is_loopback
 from services.gateway.grpc.edge import InferenceEdge
 from services.gateway.grpc.edge_intake import INFERENCE, CallIntake, most_calls
 from services.gateway.grpc.edge_reflection import serve_reflection
@@ -21,6 +22,9 @@ from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
+from shared.http2.grpc_server import GrpcServer
+from shared.http2.limits import ServerLimits
+from shared.http2.native_codec import has_codec
 from shared.messages import MAX_DRAIN_S
 from shared.roles import REQUIRED_ROLES
 
@@ -73,7 +77,7 @@ class EdgeServer:
         calls = ConnectionCalls(config.grpc_max_connections)
         self._idle = IdleConnections(config.grpc_max_connections, calls)
         self._intake = CallIntake(ingress, calls, config)
-        self._server = wide_server(_options(config), [self._intake])
+        self._server = _server(config, self._intake)
         self._certificate = EdgeCertificate.of(config)
         rpc.add_InferenceServicer_to_server(edge, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -94,13 +98,16 @@ class EdgeServer:
             ) from error
         await self._server.start()
         self.address = f"{host}:{port}"
-        log.info("grpc_listening", grpc=self.address, tls=self._certificate is not None)
+        native = isinstance(self._server, GrpcServer)
+        log.info("grpc_listening", grpc=self.address, tls=self._certificate is not None, native=native)
         if self._config.api_keys and self._certificate is None and not is_loopback(self._config.grpc_host):
             log.warning("api_keys_in_clear", help="keys can be read on their way; set tls_cert and tls_key")
 
     def _add_port(self, address: str) -> int:
         if self._certificate is None:
             return self._server.add_insecure_port(address)
+        if isinstance(self._server, GrpcServer):
+            return self._server.add_secure_port(address, self._certificate.ssl_context(HTTP2))
         return self._server.add_secure_port(address, self._certificate.credentials())
 
     async def watch_fleet(self) -> None:
@@ -155,6 +162,29 @@ class EdgeServer:
         )
         for name in ("", INFERENCE):
             await self._health.set(name, status)
+
+
+def _server(config: GatewayConfig, intake: CallIntake) -> Any:
+    """Return the server that the configuration asks for, as far as it was built here."""
+    if config.grpc_server == "native" and has_codec():
+        return GrpcServer(_limits(config), [intake], shared=config.share_ports)
+    return wide_server(_options(config), [intake])
+
+
+def _limits(config: GatewayConfig) -> ServerLimits:
+    """Return for our own server what `_options` are for gRPC's."""
+    return ServerLimits(
+        max_connections=config.grpc_max_connections,
+        max_calls=most_calls(config),
+        max_message_bytes=config.max_request_bytes,
+        max_answer_bytes=MAX_EVENT_BYTES,
+        unread_bytes=MAX_UNREAD_BYTES,
+        handshake_s=HANDSHAKE_TIMEOUT_MS / 1000,
+        idle_s=IDLE_CONNECTION_MS / 1000,
+        keepalive_s=KEEPALIVE_MS / 1000,
+        keepalive_timeout_s=KEEPALIVE_TIMEOUT_MS / 1000,
+        min_ping_ms=MIN_CLIENT_PING_MS,
+    )
 
 
 def _options(config: GatewayConfig) -> list[tuple[str, int]]:

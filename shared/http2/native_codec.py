@@ -1,0 +1,45 @@
+"""Find the compiled codec, where it was built."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.http2.limits import CodecLimits
+
+if TYPE_CHECKING:
+    from shared.http2._codec import Connection
+
+log = structlog.get_logger()
+
+ABI = 1
+"""The version of what the codec takes and says, as `codec/module.cpp` has it."""
+
+
+@functools.cache
+def _codec() -> ModuleType | None:
+    try:
+        from shared.http2 import _codec
+    except ImportError:
+        return None
+    if _codec.ABI != ABI:
+        log.warning("http2_codec_stale", help="run `make setup` or `pip install -e .` again")
+        return None
+    return _codec
+
+
+def has_codec() -> bool:
+    """Return whether the codec was built here, of sources like these."""
+    return _codec() is not None
+
+
+def new_connection(limits: CodecLimits) -> Connection:
+    """Return the codec of one connection. Raises RuntimeError where there is none."""
+    codec = _codec()
+    if codec is None:
+        raise RuntimeError("HTTP/2's codec was not built: a C++ compiler was missing")
+    made: Connection = codec.Connection(**limits._asdict())
+    return made
