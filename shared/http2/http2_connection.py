@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import grpc
@@ -55,10 +55,9 @@ class Http2Connection(asyncio.Protocol):
     # ---- told by the transport ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = made = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
         self.peer = _peer(transport.get_extra_info("peername"))
-        transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
+        made.set_write_buffer_limits(MAX_UNSENT_BYTES)
         self.flush_soon()
 
     def data_received(self, data: bytes) -> None:

@@ -63,8 +63,8 @@ def stack_processes(stack: Stack) -> dict[str, int]:
     return {**services, **servers}
 
 
-def floor(options: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, "-m", event_floors.__name__, event_floors.GRPC]
+def floor(kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, "-m", event_floors.__name__, kind]
     with subprocess.Popen(
         command,
         cwd=REPOSITORY,
@@ -104,7 +104,8 @@ def main() -> None:
     with Stack(*up, *options.stack_options.split()) as stack:
         result = {"pipeline": under_load(stack.grpc, stack_processes(stack), options)}
     if not options.no_floor:
-        result["grpc_floor"] = floor(options)
+        result["grpc_floor"] = floor(event_floors.GRPC, options)
+        result["http2_floor"] = floor(event_floors.HTTP2, options)
     print(json.dumps(rounded(result), indent=2))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -280,6 +281,7 @@ async def gateway_named(
     fields = {
         "http_port": 0,
         "local_prefill_tokens": 0,
+        "grpc_server": os.environ.get("PENSTOCK_GATEWAY_GRPC_SERVER", "native"),
         **options,
     }  # scripted prefill workers are to be asked
     config = GatewayConfig(**fields)  # type: ignore[arg-type]  # the options are fields of the class

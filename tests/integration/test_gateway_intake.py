@@ -152,7 +152,7 @@ async def turns_for(running: Running, calls: int) -> int:
 @pytest.mark.thorough
 async def test_a_busy_loop_takes_up_many_calls_in_a_turn(nats_url: str) -> None:
     """A call is four events of gRPC and as many at its client, and the library hands on one in a turn."""
-    async with fleet(nats_url) as peers, gateway(nats_url, max_sessions=1) as running:
+    async with fleet(nats_url) as peers, gateway(nats_url, max_sessions=1, grpc_server="grpcio") as running:
         await running.knows("decode", 1)
         live = asyncio.create_task(ending(running.channel))
         await peers.placed()
@@ -164,7 +164,7 @@ async def test_a_library_with_other_names_inside_is_used_as_it_is(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(wide_server, "_LEANED_ON", ("a_name_of_another_version",))
-    async with gateway(nats_url) as running:
+    async with gateway(nats_url, grpc_server="grpcio") as running:
         assert await answers(rpc.InferenceStub(running.channel))
     assert "grpc_intake_narrow" in capsys.readouterr().out
 

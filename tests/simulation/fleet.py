@@ -172,6 +172,7 @@ class Fleet:
             said["model"] = self._model
         elif role == "gateway":
             said |= {"grpc_host": name, "grpc_port": GRPC_PORT, "http_host": name, "http_port": HTTP_PORT}
+            said["grpc_server"] = "grpcio"  # which `grpc_server` stands in for
         config = config_type(instance=name, nats_url=self.server.url, **said)
 
         async def live() -> None:

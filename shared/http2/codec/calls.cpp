@@ -122,7 +122,7 @@ void Connection::on_data(const Frame& frame) {
   if (!stream->ignored) stream->unread.append(payload.data(), payload.size());
   if (end) return end_input(*stream);
   tell(*stream);
-  if (payload.size() < frame.payload.size()) refill(*stream, limits_.stream_window_bytes);
+  if (payload.size() < frame.payload.size()) refill(*stream);
 }
 
 void Connection::end_input(Stream& stream) {
@@ -166,7 +166,7 @@ bool Connection::deliver(Stream& stream, Event& event) {
     event.kind = EventKind::BROKEN;
   } else if (come < MESSAGE_HEAD_BYTES) {
     if (!stream.ended) {
-      refill(stream, limits_.stream_window_bytes);
+      refill(stream);
       return false;
     }
     if (come != 0) event.kind = EventKind::BROKEN;
@@ -182,12 +182,12 @@ bool Connection::deliver(Stream& stream, Event& event) {
       event = {EventKind::MESSAGE, stream.id, compressed,
                std::string(stream.unread.data() + MESSAGE_HEAD_BYTES, length)};
       stream.unread.take(whole);
-      refill(stream, limits_.stream_window_bytes);
+      refill(stream);
     } else if (stream.ended) {
       event.kind = EventKind::BROKEN;
     } else {
       const size_t missing = std::min<size_t>(whole - come, limits_.connection_window_bytes);
-      refill(stream, static_cast<int64_t>(come + missing));
+      refill(stream, static_cast<int64_t>(come + missing), static_cast<int64_t>(missing / 2));
       return false;
     }
   }
@@ -199,13 +199,17 @@ bool Connection::deliver(Stream& stream, Event& event) {
   return true;
 }
 
-// Lets the client send on until `target` bytes wait here, once that is much more than it may send by now.
-void Connection::refill(Stream& stream, int64_t target) {
-  if (stream.ended) return;
+// Lets the client send on until `target` bytes wait here, once that is at least `least` more than it may by now.
+void Connection::refill(Stream& stream, int64_t target, int64_t least) {
   const int64_t room = target - static_cast<int64_t>(stream.unread.size());
-  if (room <= 0 || stream.receive_window > room / 2) return;
-  put_window_update(stream.id, static_cast<uint32_t>(room - stream.receive_window));
+  const int64_t more = room - stream.receive_window;
+  if (stream.ended || more <= 0 || more < least) return;
+  put_window_update(stream.id, static_cast<uint32_t>(more));
   stream.receive_window = room;
+}
+
+void Connection::refill(Stream& stream) {
+  refill(stream, limits_.stream_window_bytes, limits_.stream_window_bytes / 2);
 }
 
 }  // namespace penstock::http2

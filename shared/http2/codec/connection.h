@@ -86,7 +86,8 @@ class Connection {
   void break_call(uint32_t id, ErrorCode code);
   bool deliver(Stream& stream, Event& event);
   void tell(Stream& stream);
-  void refill(Stream& stream, int64_t target);
+  void refill(Stream& stream, int64_t target, int64_t least);
+  void refill(Stream& stream);
 
   // ---- sending.cpp
   void put_headers(uint32_t stream, std::string_view block, bool end);

@@ -102,6 +102,7 @@ void Connection::handle(const Frame& frame) {
       if (frame.stream != 0) return fail(ErrorCode::PROTOCOL, "GOAWAY of a stream");
       if (frame.payload.size() < 8) return fail(ErrorCode::FRAME_SIZE, "GOAWAY has at least 8 bytes");
       count_idle();
+      if (state_ == State::FAILED) return;
       events_.push_back({EventKind::LEAVING, 0, read_u32(frame.payload.data() + 4)});
       return;
   }
@@ -156,7 +157,7 @@ void Connection::on_ping(const Frame& frame) {
   if (frame.payload.size() != 8) return fail(ErrorCode::FRAME_SIZE, "PING has 8 bytes");
   if (frame.has(ACK)) {
     count_idle();
-    events_.push_back({EventKind::PONG});
+    if (state_ != State::FAILED) events_.push_back({EventKind::PONG});
     return;
   }
   const bool early = pinged_ms_ != 0 && now_ms_ - pinged_ms_ < limits_.min_ping_ms;

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import grpc.aio
 import uvloop
@@ -15,8 +16,11 @@ from aiohttp import web
 from protos.penstock.v1 import inference_pb2 as pb
 from protos.penstock.v1 import inference_pb2_grpc as rpc
 from services.cli.bench.micro.peer_process import greet, hear_nothing, until_stdin_ends
+from shared.http2.grpc_server import GrpcServer
+from shared.http2.limits import ServerLimits
 
 GRPC, SSE = "grpc.aio that only writes", "aiohttp that only writes"
+HTTP2 = "shared.http2 that only writes"
 MODEL = "ready"
 TEXT = " once"
 TOKEN_ID = 400
@@ -40,7 +44,14 @@ class ReadyAnswers(rpc.InferenceServicer):
 
 
 async def write_grpc() -> None:
-    server = grpc.aio.server()
+    await _serve(grpc.aio.server())
+
+
+async def write_http2() -> None:
+    await _serve(GrpcServer(ServerLimits(max_calls=10_000)))
+
+
+async def _serve(server: Any) -> None:
     rpc.add_InferenceServicer_to_server(ReadyAnswers(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -79,7 +90,7 @@ def _event(**fields: object) -> bytes:
     return b"data: %b\n\n" % json.dumps(head | fields).encode()
 
 
-KINDS = {GRPC: write_grpc, SSE: write_sse}
+KINDS = {GRPC: write_grpc, HTTP2: write_http2, SSE: write_sse}
 
 if __name__ == "__main__":
     uvloop.run(KINDS[sys.argv[1]]())
