@@ -20,6 +20,7 @@ class CodecEvent(IntEnum):
     PONG = 7
     LEAVING = 8
     FAILED = 9
+    RETIRE = 10
 
 
 class Http2Error(IntEnum):

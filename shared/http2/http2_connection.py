@@ -137,10 +137,9 @@ class Http2Connection(asyncio.Protocol):
                 call.drop()
         elif kind == CodecEvent.FAILED:
             self.close()
-        elif kind == CodecEvent.PONG:
-            if self._leaving is not None:
-                self._retire()
-        elif kind != CodecEvent.LEAVING:
+        elif kind == CodecEvent.RETIRE or (kind == CodecEvent.PONG and self._leaving is not None):
+            self._retire()
+        elif kind not in (CodecEvent.PONG, CodecEvent.LEAVING):
             call = self._calls.get(stream)
             if call is not None:
                 call.take(event)

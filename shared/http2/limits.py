@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 MAX_HEADER_LIST_BYTES = 16 << 10
 """The headers of a call, each with 32 bytes beside its own, as HTTP/2 counts them. Beyond that the call is
-RESOURCE_EXHAUSTED, and beyond four times that the connection ends: headers that are short on the wire and
-long when they are read (an HPACK bomb) are not read on."""
+RESOURCE_EXHAUSTED. Beyond four times that they are not read on, as those are that are short on the wire and long
+when they are read (an HPACK bomb): the connection takes no more calls and ends with those that are open."""
 MAX_HEADER_BLOCK_BYTES = 64 << 10
-"""The same on the wire, in all its frames; beyond that the connection ends."""
+"""The same on the wire, in all its frames. Beyond that the call is RESOURCE_EXHAUSTED and the connection takes no
+more calls."""
 MAX_CONTINUATIONS = 8
-"""The frames that headers go on in. A CONTINUATION flood, which never ends them, ends the connection."""
+"""The frames that headers go on in. Beyond that it is as above, and a CONTINUATION flood, which never ends them,
+ends the connection as other idle frames do."""
 MAX_SETTINGS = 64
 """The settings in one frame; beyond that the connection ends."""
 MAX_EARLY_PINGS = 2

@@ -19,6 +19,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.context import SessionContext
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.gateway import Gateway
+from services.gateway.grpc import wide_server
 from services.gateway.grpc.edge_server import EdgeServer
 from services.gateway.http.server import HttpServer
 from services.gateway.keys.key_gate import KeyGate
@@ -300,7 +301,8 @@ async def gateway_named(
     )
     await built.start()
     watchers = [asyncio.create_task(watch()) for watch in built.watchers(lambda: None).values()]
-    channel = grpc.aio.insecure_channel(built.grpc.address)
+    with wide_server.events_drained(asyncio.get_running_loop()):
+        channel = grpc.aio.insecure_channel(built.grpc.address)
     try:
         stub = rpc.InferenceStub(channel)
         yield Running(

@@ -40,7 +40,7 @@ def wide_server(
 ) -> grpc.aio.Server:
     """Return a server for the running loop."""
     loop = asyncio.get_running_loop()
-    with _events_drained(loop):
+    with events_drained(loop):
         if not _fits():
             log.warning("grpc_intake_narrow", help="this version of grpcio takes up calls one by one")
             return grpc.aio.server(options=options, interceptors=interceptors)
@@ -123,7 +123,7 @@ class _WideCore(cygrpc.AioServer):  # type: ignore[misc]  # an extension without
 
 
 @contextmanager
-def _events_drained(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def events_drained(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """The bytes that tell of the core's events are read all at once if gRPC begins to read them meanwhile."""
     add_reader = loop.add_reader
 

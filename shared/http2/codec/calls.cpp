@@ -21,25 +21,45 @@ void Connection::on_headers(const Frame& frame) {
     if (payload.size() < 5) return fail(ErrorCode::FRAME_SIZE, "HEADERS without their priority");
     payload.remove_prefix(5);
   }
-  block_.assign(payload);
   block_ends_ = frame.has(END_STREAM);
   continuations_ = 0;
-  if (frame.has(END_HEADERS)) return on_block(frame.stream, block_ends_);
   block_stream_ = frame.stream;
+  take_block(payload, frame.has(END_HEADERS));
 }
 
 void Connection::on_continuation(const Frame& frame) {
   if (block_stream_ == 0 || frame.stream != block_stream_) {
     return fail(ErrorCode::PROTOCOL, "CONTINUATION of nothing");
   }
-  if (++continuations_ > limits_.max_continuations ||
-      block_.size() + frame.payload.size() > limits_.max_header_block_bytes) {
-    return fail(ErrorCode::ENHANCE_YOUR_CALM, "headers that do not end");
+  ++continuations_;
+  take_block(frame.payload, frame.has(END_HEADERS));
+}
+
+void Connection::take_block(std::string_view part, bool last) {
+  const uint32_t stream = block_stream_;
+  if (last) block_stream_ = 0;
+  if (!headers_lost_) {
+    if (continuations_ > limits_.max_continuations ||
+        block_.size() + part.size() > limits_.max_header_block_bytes) {
+      return lose_headers(stream);
+    }
+    block_.append(part);
+    if (last) on_block(stream, block_ends_);
+    return;
   }
-  block_.append(frame.payload);
-  if (!frame.has(END_HEADERS)) return;
-  const uint32_t stream = std::exchange(block_stream_, 0);
-  on_block(stream, block_ends_);
+  count_idle();
+  Stream* open = find(stream);
+  if (last && block_ends_ && open != nullptr && !open->ended) end_input(*open);
+}
+
+// Headers were more than is read. What they said to the table is not known, so no others can be read either: the
+// call is told, calls that are open go on, and others are for another connection.
+void Connection::lose_headers(uint32_t id) {
+  headers_lost_ = true;
+  std::string().swap(block_);
+  if (id > last_stream_) begin(id, HeaderResult::TOO_LARGE, {}, block_ends_);
+  go_away(true, ErrorCode::ENHANCE_YOUR_CALM);
+  events_.push_back({EventKind::RETIRE});
 }
 
 // The headers of a call or those behind its messages are whole. They are read in any case: they may change the
@@ -50,7 +70,7 @@ void Connection::on_block(uint32_t id, bool end) {
   block_.clear();
   if (block_.capacity() > FRAME_BYTES) block_.shrink_to_fit();
   if (result == HeaderResult::BROKEN) return fail(ErrorCode::COMPRESSION, "headers that cannot be read");
-  if (result == HeaderResult::FAR_TOO_LARGE) return fail(ErrorCode::ENHANCE_YOUR_CALM, "headers too large");
+  if (result == HeaderResult::FAR_TOO_LARGE) return lose_headers(id);
   if (id > last_stream_) return begin(id, result, std::move(headers), end);
   if (Stream* stream = find(id)) return on_trailers(*stream, result, headers, end);
   count_idle();  // of a call that was ended from here

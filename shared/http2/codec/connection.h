@@ -76,7 +76,9 @@ class Connection {
   // ---- calls.cpp
   void on_headers(const Frame& frame);
   void on_continuation(const Frame& frame);
+  void take_block(std::string_view part, bool last);
   void on_block(uint32_t id, bool end);
+  void lose_headers(uint32_t id);
   void on_trailers(Stream& stream, HeaderResult result, const std::vector<Header>& headers, bool end);
   void begin(uint32_t id, HeaderResult result, std::vector<Header> headers, bool end);
   void on_data(const Frame& frame);
@@ -111,6 +113,7 @@ class Connection {
   uint32_t block_stream_ = 0;
   uint32_t continuations_ = 0;
   bool block_ends_ = false;
+  bool headers_lost_ = false;
 
   std::unordered_map<uint32_t, Stream> streams_;
   uint32_t last_stream_ = 0;

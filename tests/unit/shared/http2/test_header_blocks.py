@@ -173,8 +173,6 @@ def test_padding_and_priority_stand_around_a_block_and_are_no_part_of_it() -> No
         ("a b", "x"),
         ("a", "x\0y"),
         ("a", "x\ny"),
-        ("a", " x"),
-        ("a", "x\t"),
         (":path", "/again"),
         (":late", "x"),
         ("connection", "close"),

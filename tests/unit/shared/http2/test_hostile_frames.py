@@ -198,22 +198,31 @@ def test_calls_that_are_malformed_count_as_resets_do() -> None:
     flood(end, 10, lambda count: headers(1 + 2 * count, ("Bad", "x")))
 
 
-def test_a_continuation_flood() -> None:
+def test_a_continuation_flood_loses_the_headers_and_then_the_connection() -> None:
+    first, more = frame(HEADERS, 0, 1, block(REQUEST)), frame(CONTINUATION, 0, 1)
     end = CodecEnd(max_continuations=3)
-    first = frame(HEADERS, 0, 1, block(REQUEST))
-    more = frame(CONTINUATION, 0, 1)
+    assert end.hear(first, more, more, frame(CONTINUATION, END_HEADERS, 1))[0][:3] == (1, 1, 0)
+    end = CodecEnd(max_continuations=3, max_idle_frames=11)
     assert end.failed(first, more, more, more) == -1
-    assert end.failed(more) == CALM
-    end = CodecEnd(max_continuations=3)
-    assert end.hear(first, more, more, frame(CONTINUATION, END_HEADERS, 1))[0][:2] == (1, 1)
+    assert end.hear(more) == [(1, 1, 1, []), (10, 0, 0, b"")]
+    flood(end, 10, lambda _: more)
 
 
-def test_headers_that_are_too_long_on_the_wire() -> None:
+def test_headers_that_are_too_long_on_the_wire_end_with_their_call_and_others_go_on() -> None:
     part = block((*REQUEST, ("a", "x" * 900)))
-    for most, code in ((len(part), -1), (len(part) - 1, CALM)):
-        end = CodecEnd(max_header_block_bytes=most)
-        sent = frame(HEADERS, 0, 1, part[:500]) + frame(CONTINUATION, END_HEADERS, 1, part[500:])
-        assert end.failed(sent) == code
+    begun = block(REQUEST)
+    sent = frame(HEADERS, 0, 3, part[:500]) + frame(CONTINUATION, END_HEADERS, 3, part[500:])
+    end = CodecEnd(max_header_block_bytes=len(part))
+    assert end.hear(frame(HEADERS, END_HEADERS, 1, begun), sent)[1][:3] == (1, 3, 0)
+    end = CodecEnd(max_header_block_bytes=len(part) - 1)
+    events = end.hear(frame(HEADERS, END_HEADERS, 1, begun), sent)
+    assert events[1:] == [(1, 3, 1, []), (10, 0, 0, b"")]
+    end.codec.finish(3, (("grpc-status", "8"),))
+    goodbye, *_ = end.said()
+    assert (goodbye.kind, goodbye.payload[3], goodbye.payload[7]) == (GOAWAY, 3, CALM)
+    assert end.hear(headers(5)) == []
+    assert end.codec.want(1) is None
+    assert [event[0] for event in end.hear(data(1, message(b"goes on"), end=True))] == [2]
 
 
 def test_headers_beyond_their_limit_are_left_out_and_the_call_is_told_so() -> None:
@@ -227,7 +236,8 @@ def test_an_hpack_bomb_is_not_read_on() -> None:
     """A byte each that stands for four kilobytes."""
     end = CodecEnd(max_header_list_bytes=16384)
     bomb = block((("a", "x" * 4000),), 0x40) + number(62, 7, 0x80) * 15_000
-    assert end.failed(frame(HEADERS, END_HEADERS, 1, block(REQUEST) + bomb[: 16384 - 200])) == CALM
+    events = end.hear(frame(HEADERS, END_HEADERS, 1, block(REQUEST) + bomb[: 16384 - 200]))
+    assert events == [(1, 1, 1, []), (10, 0, 0, b"")]
 
 
 def test_the_table_stays_right_behind_headers_that_were_too_many() -> None:
