@@ -30,7 +30,8 @@ RUNS := $(VENV)/.runs
 STUBS := protos/penstock/v1/inference_pb2.pyi
 KEDA_STUBS := protos/keda/externalscaler_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
-KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
+CODEC := shared/http2/codec
+KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/*.cpp $(CODEC)/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
 SANITIZER_CXX ?= clang++
 ARM64_CXX ?= aarch64-linux-gnu-g++
 ARM64_RUN ?= qemu-aarch64-static -cpu neoverse-n1
@@ -50,7 +51,7 @@ WITHOUT_KERNELS := tests/unit/shared/retrieval/encoders/test_text_encoder.py tes
 	tests/unit/shared/engine/native/test_cpu_features.py $(addprefix tests/integration/test_workers_generate.py::,$(COMPUTED_BY_WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-all lint format typecheck protos client drills soak simulate mutants shapes fuzz fuzz-kernels neon compose-test clients-test bench clean
+.PHONY: help setup demo up test test-all lint format typecheck protos client drills soak simulate mutants shapes fuzz fuzz-kernels fuzz-codec neon compose-test clients-test bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,7 +63,7 @@ NEEDS_PYTHON := import sys; sys.exit(sys.version_info < (3, 11))
 HAS_PYTHON := $$($(PYTHON) -c "import sys; print(sys.version.split()[0])" 2>/dev/null || echo missing)
 
 # What it takes to run comes first, with the kernels of this CPU alone; then the tools, and the kernels of others.
-$(RUNS): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h)
+$(RUNS): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/*)
 	@$(PYTHON) -c '$(NEEDS_PYTHON)' 2>/dev/null || { \
 		echo "Penstock needs Python 3.11 or newer, and $(PYTHON) is $(HAS_PYTHON):" \
 			"name another one, as in make setup PYTHON=python3.12" >&2; exit 1; }
@@ -147,7 +148,7 @@ shapes: setup ## published checkpoints at their real widths on every backend, tw
 	$(BIN)/pytest -q tests/shapes --timeout 3600
 
 # TARGET is one of `python -m tests.fuzz --help`, or `kernels`; none is all of them.
-fuzz: setup $(if $(filter-out kernels,$(TARGET)),,fuzz-kernels) ## hostile input from outside, for MINUTES=5 in all, from SEED=1 on, at TARGET=name or all
+fuzz: setup $(if $(filter-out kernels,$(TARGET)),,fuzz-kernels fuzz-codec) ## hostile input from outside, for MINUTES=5 in all, from SEED=1 on, at TARGET=name or all
 ifneq ($(TARGET),kernels)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(addprefix --target ,$(TARGET))
 endif
@@ -165,6 +166,13 @@ fuzz-kernels: ## the kernels' entry points under clang's sanitizers, in every fo
 			build/native_entry_points || exit 1; \
 		done; \
 	done
+
+fuzz-codec: ## HTTP/2's codec under clang's sanitizers, 100,000 conversations: three minutes
+	@mkdir -p build
+	$(SANITIZER_CXX) -std=c++20 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-fno-omit-frame-pointer -I $(CODEC) tests/fuzz/http2_conversations.cpp \
+		$(filter-out %/module.cpp,$(wildcard $(CODEC)/*.cpp)) -o build/http2_conversations
+	build/http2_conversations 100000
 
 # Products as wide as 576 alone: an emulated CPU takes its time.
 neon: ## the kernels for arm64, cross-built, under qemu: bit for bit what those for AVX2 compute; three minutes

@@ -1,8 +1,10 @@
-"""Compile the CPU kernels, once for each set of instructions, and the codec of HTTP/2; pyproject.toml has all
-else of the package.
+"""Compile the CPU kernels, once for each set of instructions, and HTTP/2's codec.
 
-Kernels are plain shared libraries, loaded with ctypes, so no torch is needed to build them. Without a compiler,
-or for another kind of CPU, the install goes on: the engine runs on torch alone, and gRPC's edge on grpcio.
+pyproject.toml has all else of the package.
+
+Kernels are plain shared libraries, loaded with ctypes, so no torch is needed to build them. Without a
+compiler, or for another kind of CPU, the install goes on: the engine runs on torch alone, and gRPC's edge on
+grpcio.
 
 PENSTOCK_BUILDS says which kernels are wanted: all where it is not set, `own` for those of this machine's CPU,
 which are ready sooner; with `none` nothing is compiled at all.

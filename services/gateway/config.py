@@ -27,8 +27,8 @@ class GatewayConfig(ServiceConfig):
     grpc_port: int = field_of(0, help="port of the gRPC edge; 0 takes a free one", minimum=0, maximum=65535)
     grpc_server: str = field_of(
         "native",
-        help="what serves the gRPC edge: native (our own HTTP/2, where it was compiled, else as the other) or "
-        "grpcio",
+        help="what serves the gRPC edge: native (our own HTTP/2, where that was compiled, else the other) "
+        "or grpcio",
         choices=("native", "grpcio"),
     )
     http_host: str = field_of("127.0.0.1", help="address the HTTP edge listens on; empty = no HTTP edge")

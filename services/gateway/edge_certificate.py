@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 HTTP2 = ("h2",)
 PROTOCOLS = ((), HTTP2)
-"""What servers of ours speak, as ALPN names it; nothing: what clients ask for is not looked at."""
+"""The protocols of our servers, as ALPN names them; none: what clients ask for is not looked at."""
 
 
 class EdgeCertificate:
@@ -63,8 +63,7 @@ class EdgeCertificate:
         )
 
     def ssl_context(self, protocols: tuple[str, ...] = ()) -> ssl.SSLContext:
-        """The same for a server whose TLS is Python's: one of PROTOCOLS, by whose names it agrees with clients
-        on what is spoken."""
+        """The same for a server whose TLS is Python's. `protocols` is one of PROTOCOLS: what it speaks."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = self._contexts[protocols].verify_mode
 

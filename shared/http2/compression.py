@@ -6,10 +6,10 @@ import zlib
 
 IDENTITY = "identity"
 WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""What zlib needs to be told of each."""
+"""The compressions of gRPC, as zlib is told of each."""
 
 
-class TooLarge(Exception):
+class TooLargeOpened(Exception):
     """More comes out than may."""
 
 
@@ -18,15 +18,15 @@ def is_known(encoding: str) -> bool:
 
 
 def decompressed(data: bytes, encoding: str, most_bytes: int) -> bytes:
-    """Return what was compressed. Raises TooLarge beyond so many bytes (a bomb is not opened any further), and
-    ValueError where it is none."""
+    """Return what was compressed. Raises TooLargeOpened beyond so many bytes (a bomb is opened no further),
+    and ValueError where it is none."""
     opened = zlib.decompressobj(WINDOW_BITS[encoding])
     try:
         found = opened.decompress(data, most_bytes + 1)
     except zlib.error as error:
         raise ValueError(f"the message is no {encoding}") from error
     if len(found) > most_bytes:
-        raise TooLarge
+        raise TooLargeOpened
     if not opened.eof or opened.unused_data:
         raise ValueError(f"the message is no whole {encoding}")
     return found

@@ -1,4 +1,4 @@
-"""What a method is called with: one call, its messages, its metadata and its end.
+"""One call, as its method is given it: its messages, its metadata and its end.
 
 Its methods are those of `grpc.aio.ServicerContext` that servers of ours use, and mean the same.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import grpc.aio
 
-from shared.http2.codes import CodecEvent, Http2Error
-from shared.http2.compression import IDENTITY, TooLarge, decompressed
+from shared.http2.codes import CodecEvent
+from shared.http2.compression import IDENTITY, TooLargeOpened, decompressed
 from shared.http2.limits import MAX_LINGER_S
 from shared.http2.metadata import ANSWER, CallHead, Metadata, status_headers, written
 
@@ -138,7 +138,7 @@ class GrpcCall:
         self._answer(metadata)
 
     async def write(self, message: Any) -> None:
-        """Return when there is room for another. Raises InternalError, as gRPC does, where the call has ended."""
+        """Return when there is room for another. Raises InternalError, as gRPC does, at the end of a call."""
         if not self.write_now(message):
             await self.room()
 
@@ -218,7 +218,7 @@ class GrpcCall:
         sent = self._codec.finish(self._stream, status if self._answered else [*ANSWER, *status])
         self._answered = True
         if not sent:
-            self._loop.call_later(MAX_LINGER_S, self._codec.reset, self._stream, int(Http2Error.CANCEL))
+            self._loop.call_later(MAX_LINGER_S, self._connection.give_up, self._stream)
         self._connection.flush_soon()
         self._end()
 
@@ -256,7 +256,7 @@ class GrpcCall:
             await self.abort(grpc.StatusCode.INTERNAL, "a compressed message of a call without grpc-encoding")
         try:
             return decompressed(data, self._head.encoding, self._connection.limits.max_message_bytes)
-        except TooLarge:
+        except TooLargeOpened:
             await self._refuse_size(None)
         except ValueError as error:
             await self.abort(grpc.StatusCode.INTERNAL, str(error))

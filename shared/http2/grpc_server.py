@@ -1,4 +1,4 @@
-"""A gRPC server whose methods are those of `grpc.aio.Server`, over the native codec and asyncio's transports."""
+"""A gRPC server with the methods of `grpc.aio.Server`, over the native codec and asyncio's transports."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class GrpcServer:
             door.start()
 
     async def stop(self, grace: float | None) -> None:
-        """Listen no more and wait so long for calls that are open; then cancel them. Of several that stop, the
-        first whose time is over does that."""
+        """Listen no more and wait so long for calls that are open; then cancel them. Of several that stop,
+        the first whose time is over does that."""
         self._stopping = True
         for door in self._doors:
             door.stop()

@@ -105,8 +105,13 @@ class Http2Connection(asyncio.Protocol):
         if self._calls.pop(stream, None) is not None and not self._calls:
             self._keepalive.used_s = self._loop.time()
 
+    def give_up(self, stream: int) -> None:
+        """Let go of what a client has not taken of an answer."""
+        if self.codec.reset(stream, int(Http2Error.CANCEL)):
+            self.flush_soon()
+
     def leave(self) -> None:
-        """Ask the client to go elsewhere with what it asks next. Calls that are open, or on their way, go on."""
+        """Ask the client to go elsewhere from now on. Calls that are open, or on their way, go on."""
         if self._leaving is None and not self._closes:
             self.codec.go_away(False, int(Http2Error.NONE))
             self.codec.ping()  # its answer comes behind the calls that are on their way

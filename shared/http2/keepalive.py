@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shared.http2._codec import Connection
 
 LAST_LOOK_S = 0.1
-"""Who is about to be ended is looked at once more after so long: we may have been too busy to read."""
+"""The time until one that is about to be ended is looked at once more: we may have been too busy to read."""
 
 
 class Keepalive:
@@ -34,9 +34,9 @@ class Keepalive:
         self._loop = asyncio.get_running_loop()
         self.heard_s = self._loop.time()
         self.used_s = self.heard_s
-        """When its last call ended."""
+        """The time at which its last call ended."""
         self.full_since_s: float | None = None
-        """Since when its socket takes nothing."""
+        """The time since which its socket takes nothing."""
         self._asked_s: float | None = None
         self._half_since_s: float | None = None
         self._frames = 0

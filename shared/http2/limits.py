@@ -1,4 +1,4 @@
-"""What clients of a gRPC server may do: each bound has a name, and what it keeps from us.
+"""Bounds of what clients of a gRPC server may do: each has a name, and what it keeps from us.
 
 Those that people attack servers by are here by the names that the attacks got.
 """
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 MAX_HEADER_LIST_BYTES = 16 << 10
 """The headers of a call, each with 32 bytes beside its own, as HTTP/2 counts them. Beyond that the call is
-RESOURCE_EXHAUSTED. Beyond four times that they are not read on, as those are that are short on the wire and long
-when they are read (an HPACK bomb): the connection takes no more calls and ends with those that are open."""
+RESOURCE_EXHAUSTED. Beyond four times that they are not read on, as those are that are short on the wire and
+long when they are read (an HPACK bomb): the connection takes no more calls and ends with its open ones."""
 MAX_HEADER_BLOCK_BYTES = 64 << 10
-"""The same on the wire, in all its frames. Beyond that the call is RESOURCE_EXHAUSTED and the connection takes no
-more calls."""
+"""The same on the wire, in all its frames. Beyond that the call is RESOURCE_EXHAUSTED, and the connection
+takes no more."""
 MAX_CONTINUATIONS = 8
-"""The frames that headers go on in. Beyond that it is as above, and a CONTINUATION flood, which never ends them,
-ends the connection as other idle frames do."""
+"""The frames that headers go on in. Beyond that it is as above, and a CONTINUATION flood, which never ends
+them, ends the connection as other idle frames do."""
 MAX_SETTINGS = 64
 """The settings in one frame; beyond that the connection ends."""
 MAX_EARLY_PINGS = 2
@@ -32,12 +32,12 @@ MAX_IDLE_FRAMES = 2000
 IDLE_FRAMES_PER_S from then on, beside three for each of our own. A flood of them ends the connection."""
 IDLE_FRAMES_PER_S = 200
 MAX_UNSENT_BYTES = 64 << 10
-"""What waits for the socket of one connection; where that is full, more is nothing that is read from it."""
+"""The bytes that wait for the socket of one connection. Beyond that, where it is full, nothing is read."""
 MAX_CALL_UNSENT_BYTES = 16 << 10
-"""What waits for the client's window of one call, beside one message; its writer waits then."""
+"""The bytes that wait for the client's window of one call, beside one message; more is not written."""
 CONNECTION_WINDOW_BYTES = 1 << 20
-"""What a client may send ahead of our leave, in all calls of a connection, and of one whose message is
-wanted."""
+"""The bytes that a client may send ahead of our leave, in all calls of a connection, and of one whose message
+is wanted."""
 MAX_LINGER_S = 30.0
 """The time for a client to take the rest of an answer whose method has ended, and for a full socket to take
 anything; a slow reader loses the call, or the connection."""
@@ -69,9 +69,9 @@ class CodecLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What one server allows. `max_calls`: open ones of a connection; `handshake_s`: from accept until a client
-    has said what it is; `idle_s`: without a call; `keepalive_s`: of silence until it is asked whether it is
-    there, and `keepalive_timeout_s` for it to say anything."""
+    """The limits of one server. `max_calls`: open ones of a connection; `handshake_s`: from accept until a
+    client has said what it is; `idle_s`: without a call; `keepalive_s`: of silence until it is asked whether
+    it is there, and `keepalive_timeout_s` for it to say anything."""
 
     max_connections: int = 1024
     max_calls: int = 100

@@ -22,13 +22,13 @@ ANSWER = ((":status", "200"), ("content-type", "application/grpc"), ("grpc-accep
 NOT_METADATA = frozenset(("te", "content-type", "content-length", "grpc-accept-encoding", "host"))
 """Headers that are for us, beside those that are read below."""
 SHOWN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-"""What stands for itself in a message of a status."""
+"""The characters that stand for themselves in a message of a status."""
 NAME = re.compile(r"[0-9a-z_.-]+")
 VALUE = re.compile(r"[\x20-\x7e]*")
 
 
 class CallHead(NamedTuple):
-    """What a call begins with. `refusal` is the HTTP status of what is no call of gRPC, else 0."""
+    """The beginning of a call. `refusal` is the HTTP status of what is no call of gRPC, else 0."""
 
     method: str
     timeout_s: float | None
@@ -83,7 +83,7 @@ def written(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, str 
 
 
 def _header(name: str, value: str | bytes) -> tuple[str, str | bytes]:
-    if not NAME.fullmatch(name) or name.startswith("grpc-") and name != "grpc-status-details-bin":
+    if not NAME.fullmatch(name) or (name.startswith("grpc-") and name != "grpc-status-details-bin"):
         raise ValueError(f"{name!r} is no name of metadata: use small letters, digits and -_.")
     if name.endswith(BINARY_END):
         return name, b64encode(value.encode() if isinstance(value, str) else value).rstrip(b"=")

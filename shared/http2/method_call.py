@@ -17,7 +17,7 @@ from shared.http2.grpc_call import EOF, GrpcCall
 
 log = structlog.get_logger()
 
-Find = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
+FindHandler = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
 class Http2CallDetails(grpc.HandlerCallDetails):
@@ -28,14 +28,14 @@ class Http2CallDetails(grpc.HandlerCallDetails):
         self.invocation_metadata = metadata
 
 
-def through(interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]], find: Find) -> Find:
+def through(interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]], find: FindHandler) -> FindHandler:
     """Return what finds a handler once all interceptors have seen the call, the first one first."""
     for interceptor in reversed(interceptors):
         find = partial(interceptor.intercept_service, find)
     return find
 
 
-async def run_call(find: Find, call: GrpcCall, encoding: str) -> None:
+async def run_call(find: FindHandler, call: GrpcCall, encoding: str) -> None:
     """Return when the call has ended, with whatever it ends."""
     try:
         if not is_known(encoding):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,13 @@ ABI = 1
 @functools.cache
 def _codec() -> ModuleType | None:
     try:
-        from shared.http2 import _codec
+        found = import_module("shared.http2._codec")
     except ImportError:
         return None
-    if _codec.ABI != ABI:
+    if found.ABI != ABI:
         log.warning("http2_codec_stale", help="run `make setup` or `pip install -e .` again")
         return None
-    return _codec
+    return found
 
 
 def has_codec() -> bool:

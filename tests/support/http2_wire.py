@@ -62,9 +62,7 @@ def block(headers: Sequence[tuple[str | bytes, str | bytes]], first: int = 0) ->
 
 def headers(stream: int = 1, *more: tuple[str, str], end: bool = False) -> bytes:
     """The beginning of a call."""
-    return frame(
-        HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block((*REQUEST, *more))
-    )
+    return frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block((*REQUEST, *more)))
 
 
 def message(data: bytes, *, compressed: int = 0) -> bytes:

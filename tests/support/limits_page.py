@@ -42,6 +42,7 @@ ROOMS = (
             "services/gateway/session",
             "services/gateway/keys",
             "services/gateway/virtual",
+            "shared/http2",
             "shared/sampling",
             "shared/messages/preprocessing.py",
             "shared/text/stops.py",

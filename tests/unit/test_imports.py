@@ -25,6 +25,7 @@ ALLOWED = {
         "services/gateway/edge_certificate",
         "services/gateway/scope/outcome",
         "services/cli/",
+        "shared/http2/",
     ),
     "torch": (
         "shared/engine/",

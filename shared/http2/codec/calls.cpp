@@ -52,8 +52,8 @@ void Connection::take_block(std::string_view part, bool last) {
   if (last && block_ends_ && open != nullptr && !open->ended) end_input(*open);
 }
 
-// Headers were more than is read. What they said to the table is not known, so no others can be read either: the
-// call is told, calls that are open go on, and others are for another connection.
+// Headers were more than is read. What they said to the table is not known, so no others can be read either:
+// the call is told, calls that are open go on, and others are for another connection.
 void Connection::lose_headers(uint32_t id) {
   headers_lost_ = true;
   std::string().swap(block_);
@@ -62,8 +62,8 @@ void Connection::lose_headers(uint32_t id) {
   events_.push_back({EventKind::RETIRE});
 }
 
-// The headers of a call or those behind its messages are whole. They are read in any case: they may change the
-// table.
+// The headers of a call or those behind its messages are whole. They are read in any case: they may change
+// the table.
 void Connection::on_block(uint32_t id, bool end) {
   std::vector<Header> headers;
   const HeaderResult result = decoder_.decode(block_, limits_.max_header_list_bytes, headers);
@@ -219,7 +219,8 @@ bool Connection::deliver(Stream& stream, Event& event) {
   return true;
 }
 
-// Lets the client send on until `target` bytes wait here, once that is at least `least` more than it may by now.
+// Lets the client send on until `target` bytes wait here, once that is at least `least` more than it may by
+// now.
 void Connection::refill(Stream& stream, int64_t target, int64_t least) {
   const int64_t room = target - static_cast<int64_t>(stream.unread.size());
   const int64_t more = room - stream.receive_window;

@@ -18,8 +18,9 @@ enum class EventKind : int {
   RESET = 6,      // the call is gone, `code` says why
   PONG = 7,       // the answer to a ping
   LEAVING = 8,    // no new call comes any more
-  RETIRE = 10,    // no call can come any more: the connection is to be closed when those that are open have ended
-  FAILED = 9,     // the connection is to be closed behind what is taken; `code` and `bytes` say why
+  RETIRE =
+      10,  // no call can come any more: the connection is to be closed when those that are open have ended
+  FAILED = 9,  // the connection is to be closed behind what is taken; `code` and `bytes` say why
 };
 
 struct Event {

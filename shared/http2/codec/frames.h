@@ -75,11 +75,10 @@ inline void put_u16(std::string& out, uint16_t value) {
 }
 
 inline void put_frame_head(std::string& out, size_t length, FrameKind kind, uint8_t flags, uint32_t stream) {
-  const char bytes[] = {static_cast<char>(length >> 16), static_cast<char>(length >> 8),
-                        static_cast<char>(length),       static_cast<char>(kind),
-                        static_cast<char>(flags),        static_cast<char>(stream >> 24),
-                        static_cast<char>(stream >> 16), static_cast<char>(stream >> 8),
-                        static_cast<char>(stream)};
+  const char bytes[] = {
+      static_cast<char>(length >> 16), static_cast<char>(length >> 8), static_cast<char>(length),
+      static_cast<char>(kind),         static_cast<char>(flags),       static_cast<char>(stream >> 24),
+      static_cast<char>(stream >> 16), static_cast<char>(stream >> 8), static_cast<char>(stream)};
   out.append(bytes, sizeof bytes);
 }
 

@@ -13,8 +13,8 @@ enum class HeaderResult { READ, TOO_LARGE, FAR_TOO_LARGE, BROKEN };
 
 class HeaderDecoder {
  public:
-  // Fills `headers`. A block of more than `max_list_bytes` is read to its end, for what it says to the table, and
-  // its headers are let go of.
+  // Fills `headers`. A block of more than `max_list_bytes` is read to its end, for what it says to the table,
+  // and its headers are let go of.
   HeaderResult decode(std::string_view block, size_t max_list_bytes, std::vector<Header>& headers);
 
  private:

@@ -1,11 +1,11 @@
-// Writes blocks of headers that leave the other end's table alone, so that each is the same wherever it stands.
+// Writes blocks of headers that leave the other end's table alone, so that each is the same wherever it
+// stands.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 namespace penstock::http2 {
-
 
 inline void put_number(std::string& block, uint8_t first, int prefix_bits, size_t value) {
   const size_t most = (size_t{1} << prefix_bits) - 1;

@@ -13,7 +13,8 @@ bool is_name_char(char each) {
          std::string_view("!#$%&'*+-.^_`|~").find(each) != std::string_view::npos;
 }
 
-// Blanks around a value are against the rules, but clients of gRPC send them, and nothing depends on them here.
+// Blanks around a value are against the rules, but clients of gRPC send them, and nothing depends on them
+// here.
 bool is_value(std::string_view value) {
   return std::none_of(value.begin(), value.end(),
                       [](char each) { return each == '\0' || each == '\r' || each == '\n'; });

@@ -1,4 +1,5 @@
-// The limits of one connection. shared/http2/limits.py has them with what they are for; these are their names.
+// The limits of one connection. shared/http2/limits.py has them with what they are for; these are their
+// names.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The connection as a Python class: `shared.http2._codec.Connection`. shared/http2/_codec.pyi says what it takes.
+// The connection as a Python class: `shared.http2._codec.Connection`. shared/http2/_codec.pyi says what it
+// takes.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -16,7 +17,9 @@ struct PyConnection {
   PyObject_HEAD Connection* connection;
 };
 
-Connection& of(PyObject* self) { return *reinterpret_cast<PyConnection*>(self)->connection; }
+Connection& of(PyObject* self) {
+  return *reinterpret_cast<PyConnection*>(self)->connection;
+}
 
 // What C++ throws here is that there is no memory.
 template <class Work>
@@ -114,7 +117,8 @@ PyObject* receive(PyObject* self, PyObject* const* arguments, Py_ssize_t count) 
   if (!has_arguments(count, 2)) return nullptr;
   const unsigned long long now_ms = PyLong_AsUnsignedLongLong(arguments[1]);
   Py_buffer view;
-  if (PyErr_Occurred() != nullptr || PyObject_GetBuffer(arguments[0], &view, PyBUF_SIMPLE) < 0) return nullptr;
+  if (PyErr_Occurred() != nullptr || PyObject_GetBuffer(arguments[0], &view, PyBUF_SIMPLE) < 0)
+    return nullptr;
   PyObject* list = guarded([&]() -> PyObject* {
     const std::vector<Event> events =
         of(self).receive({static_cast<const char*>(view.buf), static_cast<size_t>(view.len)}, now_ms);
@@ -233,11 +237,21 @@ PyObject* take_freed(PyObject* self, PyObject*) {
   });
 }
 
-PyObject* unsent_bytes(PyObject* self, void*) { return PyLong_FromSize_t(of(self).unsent_bytes()); }
-PyObject* stream_count(PyObject* self, void*) { return PyLong_FromSize_t(of(self).stream_count()); }
-PyObject* frame_count(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(of(self).frame_count()); }
-PyObject* is_open(PyObject* self, void*) { return PyBool_FromLong(of(self).is_open()); }
-PyObject* is_half(PyObject* self, void*) { return PyBool_FromLong(of(self).is_half()); }
+PyObject* unsent_bytes(PyObject* self, void*) {
+  return PyLong_FromSize_t(of(self).unsent_bytes());
+}
+PyObject* stream_count(PyObject* self, void*) {
+  return PyLong_FromSize_t(of(self).stream_count());
+}
+PyObject* frame_count(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(of(self).frame_count());
+}
+PyObject* is_open(PyObject* self, void*) {
+  return PyBool_FromLong(of(self).is_open());
+}
+PyObject* is_half(PyObject* self, void*) {
+  return PyBool_FromLong(of(self).is_half());
+}
 
 PyObject* make(PyTypeObject* type, PyObject* positional, PyObject* named) {
   Limits limits;

@@ -128,7 +128,8 @@ void Connection::on_settings(const Frame& frame) {
     } else if (setting == Setting::ENABLE_PUSH && value > 1) {
       return fail(ErrorCode::PROTOCOL, "ENABLE_PUSH is 0 or 1");
     } else if (setting == Setting::WINDOW_BYTES) {
-      if (value > MAX_WINDOW_BYTES) return fail(ErrorCode::FLOW_CONTROL, "a window is at most 2^31 - 1 bytes");
+      if (value > MAX_WINDOW_BYTES)
+        return fail(ErrorCode::FLOW_CONTROL, "a window is at most 2^31 - 1 bytes");
       window = value;
     } else if (setting == Setting::FRAME_BYTES && (value < FRAME_BYTES || value > 0xffffff)) {
       return fail(ErrorCode::PROTOCOL, "MAX_FRAME_SIZE is 16384 to 16777215");
@@ -224,7 +225,8 @@ void Connection::count_idle() {
 }
 
 void Connection::count_reset() {
-  if (!resets_.take(now_ms_)) fail(ErrorCode::ENHANCE_YOUR_CALM, "too many calls that end before their answer");
+  if (!resets_.take(now_ms_))
+    fail(ErrorCode::ENHANCE_YOUR_CALM, "too many calls that end before their answer");
 }
 
 }  // namespace penstock::http2

@@ -7,8 +7,8 @@ namespace penstock::http2 {
 
 namespace {
 
-// What we send may be answered by the client, with windows and pings, which count as idle frames. A frame that
-// its window made small brings it no more than that.
+// What we send may be answered by the client, with windows and pings, which count as idle frames. A frame
+// that its window made small brings it no more than that.
 constexpr double ANSWERS_PER_FRAME = 3;
 constexpr double ANSWERS_PER_BYTE = 1.0 / 1024;
 
@@ -94,7 +94,9 @@ std::string Connection::take() {
   return std::exchange(out_, {});
 }
 
-std::vector<uint32_t> Connection::take_freed() { return std::exchange(freed_, {}); }
+std::vector<uint32_t> Connection::take_freed() {
+  return std::exchange(freed_, {});
+}
 
 void Connection::put_headers(uint32_t stream, std::string_view block, bool end) {
   const bool told = std::exchange(table_changed_, false);
@@ -169,6 +171,8 @@ void Connection::send_some(Stream& stream) {
   close(stream);
 }
 
-void Connection::close(Stream& stream) { streams_.erase(stream.id); }
+void Connection::close(Stream& stream) {
+  streams_.erase(stream.id);
+}
 
 }  // namespace penstock::http2

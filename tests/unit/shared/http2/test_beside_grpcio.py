@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -50,7 +49,7 @@ class Methods:
     async def break_down(self, _message: bytes, _call: Any) -> bytes:
         raise KeyError("a bug")
 
-    async def count(self, message: bytes, call: Any) -> AsyncIterator[bytes]:
+    async def count(self, message: bytes, _call: Any) -> AsyncIterator[bytes]:
         for number in range(int(message)):
             yield b"%d" % number
 
@@ -65,7 +64,7 @@ class Methods:
         async for each in messages:
             yield each * 2
 
-    async def hang(self, message: bytes, call: Any) -> None:
+    async def hang(self, _message: bytes, call: Any) -> None:
         call.add_done_callback(lambda _: self.called_back.set())
         await call.write(b"%.0f" % (call.time_remaining() or -1))
         try:
@@ -143,7 +142,10 @@ async def test_metadata_goes_both_ways(both: Both) -> None:
         got = await outcome(call)
         begun = list(await call.initial_metadata())
     assert both.methods.seen == list(sent)
-    assert [pair for pair in begun if pair[0] != "grpc-accept-encoding"] == [("begins", "so"), ("raw-bin", b"\0\xff")]
+    assert [pair for pair in begun if pair[0] != "grpc-accept-encoding"] == [
+        ("begins", "so"),
+        ("raw-bin", b"\0\xff"),
+    ]
     assert got == ([b"x"], grpc.StatusCode.OK, "", [("ends", "so"), ("raw-bin", b"\xff\0")])
 
 
@@ -287,7 +289,9 @@ async def test_calls_that_outlive_the_grace_are_cancelled(both: Both) -> None:
 async def test_health_is_checked_and_watched(both: Both) -> None:
     servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
     health_pb2_grpc.add_HealthServicer_to_server(servicer, both.server)
-    serving, not_serving = (health_pb2.HealthCheckResponse.ServingStatus.Value(n) for n in ("SERVING", "NOT_SERVING"))
+    serving, not_serving = (
+        health_pb2.HealthCheckResponse.ServingStatus.Value(n) for n in ("SERVING", "NOT_SERVING")
+    )
     await servicer.set("", serving)
     if both.kind == "grpcio":
         pytest.skip("grpc.aio takes no service once it has begun")

@@ -131,7 +131,11 @@ def test_messages_and_the_status_leave_in_order() -> None:
     assert end.codec.write(1, b"one") == 1
     assert end.codec.finish(1, STATUS) == 1
     first, one, last, stop = end.said()
-    assert (first.kind, first.flags, first.payload) == (HEADERS, 4, b"\x88\x0f\x10\x10application/grpc\0\x01a\x01b")
+    assert (first.kind, first.flags, first.payload) == (
+        HEADERS,
+        4,
+        b"\x88\x0f\x10\x10application/grpc\0\x01a\x01b",
+    )
     assert (one.kind, one.payload) == (DATA, message(b"one"))
     assert (last.kind, last.flags & END_STREAM) == (HEADERS, END_STREAM)
     assert (stop.kind, stop.payload) == (RST_STREAM, bytes(4))  # its client need not send the rest

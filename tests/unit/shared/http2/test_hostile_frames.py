@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from shared.http2.limits import ServerLimits
+from shared.http2.native_codec import new_connection
 from tests.support.http2_wire import (
     ACK,
     CALM,
@@ -96,17 +98,11 @@ def test_it_ends_the_same_when_it_comes_byte_by_byte(name: str) -> None:
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n", PREFACE[:-1] + b"x", b"\x16\x03\x01"])
 def test_what_is_not_http2_is_told_so(said: bytes) -> None:
-    from shared.http2.limits import ServerLimits
-    from shared.http2.native_codec import new_connection
-
     (event,) = new_connection(ServerLimits().codec()).receive(said, 0)
     assert event[::2] == (9, PROTOCOL)
 
 
 def test_the_first_frame_is_settings() -> None:
-    from shared.http2.limits import ServerLimits
-    from shared.http2.native_codec import new_connection
-
     codec = new_connection(ServerLimits().codec())
     assert codec.receive(PREFACE, 0) == []
     assert not codec.is_open
@@ -289,7 +285,9 @@ def test_more_than_the_connections_window_ends_that() -> None:
         assert end.failed(data(1, bytes(16000))) == -1
 
 
-@pytest.mark.parametrize(("more", "code"), [(0, PROTOCOL), ((1 << 31) - 65535, FLOW), ((1 << 31) - 65536, -1)])
+@pytest.mark.parametrize(
+    ("more", "code"), [(0, PROTOCOL), ((1 << 31) - 65535, FLOW), ((1 << 31) - 65536, -1)]
+)
 def test_a_window_of_a_call_that_cannot_be_ends_it(more: int, code: int) -> None:
     assert ended(CodecEnd(), headers(), window_update(1, more)) == code
 
