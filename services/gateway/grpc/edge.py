@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -86,6 +87,9 @@ class _CallWriter:
         self._call = call
         self._turn = turn
         self._choice = choice
+        self._write_now: Callable[[pb.GenerateEvent], bool] | None = getattr(call, "write_now", None)
+        """Writes without waiting and returns whether there is room for more; None: grpcio serves the call."""
+        self._has_room = turn is None
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
         prompt.choice = self._choice
@@ -95,8 +99,19 @@ class _CallWriter:
         told.choice = self._choice
         await self._write(pb.GenerateEvent(prompt_logprobs=told))
 
-    def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:  # noqa: ARG002 - a row's
-        return False  # the library's writes have to be waited for
+    def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:
+        if self._write_now is None or not self._has_room:
+            return False
+        event = pb.GenerateEvent()  # filled in place: a delta put into it would be copied
+        delta = event.text
+        delta.position = position
+        delta.token_ids.extend(token_ids)
+        delta.text = text
+        try:
+            self._has_room = self._write_now(event)
+        except grpc.aio.InternalError:  # who waits to write hears of it
+            return False
+        return True
 
     async def write_text(self, event: pb.GenerateEvent) -> None:
         if self._choice:
@@ -112,6 +127,7 @@ class _CallWriter:
         try:
             if self._turn is None:
                 await self._call.write(event)
+                self._has_room = True
                 return
             async with self._turn:
                 await self._call.write(event)
