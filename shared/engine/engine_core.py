@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -175,17 +176,22 @@ _output_of = TokenOutput._make
 
 
 def _model_inputs(scheduled: Sequence[Work]) -> list[ModelInput]:
-    inputs = []
+    columns: tuple[list[Any], ...] = [], [], [], [], [], []
+    ids, starts, tables, num_logits, listeners, adapters = columns
     for work in scheduled:
-        sequence, tables = work.sequence, work.sequence.tables
-        blocks = (tables[0].blocks,) if len(tables) == 1 else [table.blocks for table in tables]
-        start = work.start
-        if work.is_prefill or work.drafts:
-            token_ids, num_logits = work.token_ids, work.num_logits
+        sequence, start, num_tokens, drafts, is_prefill, num_draws, _, _ = work
+        if is_prefill or drafts:
+            ids.append(work.token_ids)
+            num_logits.append(work.num_logits)
         else:
-            token_ids, num_logits = sequence.tokens[start : start + work.num_tokens], work.num_draws
-        inputs.append(ModelInput(token_ids, start, blocks, num_logits, sequence.on_layer, sequence.adapter))
-    return inputs
+            ids.append(sequence.tokens[start : start + num_tokens])
+            num_logits.append(num_draws)
+        starts.append(start)
+        own = sequence.tables
+        tables.append((own[0].blocks,) if len(own) == 1 else [table.blocks for table in own])
+        listeners.append(sequence.on_layer)
+        adapters.append(sequence.adapter)
+    return list(map(ModelInput._make, zip(*columns, strict=True)))
 
 
 def _score_prompts(work: Sequence[Work], logits: Tensor) -> tuple[tuple[PromptScores, ...], Tensor]:

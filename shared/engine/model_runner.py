@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import torch
@@ -34,18 +35,16 @@ class ModelRunner:
 
     def compute_logits(self, inputs: Sequence[ModelInput]) -> Tensor:
         """float32 logits [sum of num_logits, vocab], in the order of `inputs`, until the next call."""
-        token_ids: list[int] = []
-        logit_rows: list[int] = []
-        spans: list[Span] = []
-        for ids, start, tables, num_logits, _, adapter in inputs:
-            token_ids += ids
-            num_rows = len(token_ids)
-            if num_logits == 1:  # as of most
-                logit_rows.append(num_rows - 1)
-            else:
-                logit_rows += range(num_rows - num_logits, num_rows)
-            spans.append(Span(start, len(ids), tables, adapter))
-        return self._model.forward(Batch(token_ids, spans, logit_rows, _fan_out(inputs), self.taps))
+        ids, starts, tables, num_logits, listeners, adapters = zip(*inputs, strict=True)
+        num_rows = tuple(map(len, ids))
+        ends = accumulate(num_rows)
+        logit_rows = [
+            row for end, count in zip(ends, num_logits, strict=True) for row in range(end - count, end)
+        ]
+        spans = list(map(Span._make, zip(starts, num_rows, tables, adapters, strict=True)))
+        on_kv_written = None if listeners.count(None) == len(listeners) else _fan_out(inputs)
+        token_ids = list(chain.from_iterable(ids))
+        return self._model.forward(Batch(token_ids, spans, logit_rows, on_kv_written, self.taps))
 
     def compute_all(
         self,
@@ -63,14 +62,12 @@ class ModelRunner:
         return torch.cat(chunks)
 
 
-def _fan_out(inputs: Sequence[ModelInput]) -> Callable[[int], None] | None:
+def _fan_out(inputs: Sequence[ModelInput]) -> Callable[[int], None]:
     listeners = [
         (each.on_layer, each.start, each.start + len(each.token_ids))
         for each in inputs
         if each.on_layer is not None
     ]
-    if not listeners:
-        return None
 
     def on_kv_written(layer: int) -> None:
         for on_layer, start, end in listeners:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from shared.engine.batch import Batch, Span
+from shared.engine.batch import Batch, PackedAdapter
 from shared.engine.loading.adapter import AdapterWeights
 from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.engine.memory.kv_pool import KvPool
@@ -110,12 +110,11 @@ class NativeModel:
 
     def forward(self, batch: Batch) -> Tensor:
         """See `Model`."""
-        blocks, first_blocks = self._tables(batch.spans)
-        token_ids = array("i", batch.token_ids)
-        starts = array("i", [span.start for span in batch.spans])
-        counts = array("i", [span.num_rows for span in batch.spans])
-        logit_rows = array("i", batch.logit_rows)
-        adapters = _adapters(batch)
+        of_spans = zip(*batch.spans, strict=True)
+        starts, counts = array("i", next(of_spans)), array("i", next(of_spans))
+        blocks, first_blocks = self._tables(starts, next(of_spans))
+        token_ids, logit_rows = array("i", batch.token_ids), array("i", batch.logit_rows)
+        adapters = _adapters(next(of_spans))
         num_logits = len(logit_rows)
         if num_logits > len(self._logits):
             self._logits = torch.empty(num_logits, self._config.vocab_size)
@@ -142,20 +141,17 @@ class NativeModel:
             raise failures[0]
         return self._logits[:num_logits]
 
-    def _tables(self, spans: Sequence[Span]) -> tuple[array[int], array[int]]:
+    def _tables(
+        self, starts: Sequence[int], tables: Sequence[Sequence[Sequence[int]]]
+    ) -> tuple[array[int], array[int]]:
         """The spans' blocks that layers read, and by group and span where block 0 of the sequence is among
         them, or would be."""
         blocks, first_blocks = array("i"), array("i")
         for group, window in enumerate(self._pool.layout.groups.windows):
-            if not window.tokens:
-                for span in spans:
-                    first_blocks.append(len(blocks))
-                    blocks.extend(span.tables[group])
-                continue
-            for span in spans:
-                first = window.first_block(span.start)
+            for start, of_groups in zip(starts, tables, strict=True):
+                first = window.first_block(start) if window.tokens else 0
                 first_blocks.append(len(blocks) - first)
-                blocks.extend(span.tables[group][first:] if first else span.tables[group])
+                blocks.extend(of_groups[group][first:] if first else of_groups[group])
         return blocks, first_blocks
 
     def pack_adapter(self, weights: AdapterWeights) -> NativeAdapter:
@@ -225,14 +221,12 @@ def _routing(moe: MoeConfig | None) -> dict[str, int | float]:
     }
 
 
-def _adapters(batch: Batch) -> ctypes.Array[ctypes.c_void_p] | None:
+def _adapters(adapters: Sequence[PackedAdapter | None]) -> ctypes.Array[ctypes.c_void_p] | None:
     """The address of each span's, null where it has none; None where no span has one."""
-    if all(span.adapter is None for span in batch.spans):
+    if adapters.count(None) == len(adapters):
         return None
-    addresses = (
-        span.adapter.address if isinstance(span.adapter, NativeAdapter) else None for span in batch.spans
-    )
-    return (ctypes.c_void_p * len(batch.spans))(*addresses)
+    addresses = (each.address if isinstance(each, NativeAdapter) else None for each in adapters)
+    return (ctypes.c_void_p * len(adapters))(*addresses)
 
 
 def _heard(listener: Callable[[int], None] | None, failures: list[BaseException]) -> ctypes._FuncPointer:
