@@ -56,8 +56,7 @@ class Tombstones:
         return ""
 
     def knows(self, request_id: str, instance: str) -> bool:
-        """Whether it may refuse any epoch of the request to `instance`; False is sooner found than by
-        `refuses`."""
+        """Return whether it may refuse some epoch of the request to `instance`; `refuses` takes longer."""
         return (request_id, "") in self._stones or (request_id, instance) in self._stones
 
     def _expire(self, now_s: float) -> None:

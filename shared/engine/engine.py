@@ -157,7 +157,7 @@ class Engine(Branching):
             computes_here=computes_here,
         )
         self.backend: BackendName = backend_name(config, self.model_config)
-        """Which arithmetic computes the model."""
+        """The arithmetic that computes the model."""
         self.logits([0])  # the first forward pass initialises kernels; no request should pay for it
         if scheduler.heads is not None:
             scheduler.heads.measure()

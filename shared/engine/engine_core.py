@@ -11,7 +11,7 @@ from shared.engine.cost_model import CostModel
 from shared.engine.model_runner import ModelInput, ModelRunner
 from shared.engine.results import Computed, PromptScores, StepResult, TokenOutput
 from shared.engine.sampling.draw import token_logprobs
-from shared.engine.sampling.sampler import Drawn, Outcome, Sampler
+from shared.engine.sampling.sampler import Drawn, Kept, Sampler
 from shared.engine.scheduling.scheduler import Reuse, Scheduler, SchedulerOutput, Work
 from shared.engine.sequence import LiveSequence, SequenceStatus
 from shared.seams.clock import SYSTEM_CLOCK
@@ -113,7 +113,7 @@ class EngineCore:
         if heads is not None and taps is not None:
             heads.keep(last_rows, taps.rows.flatten(1).numpy())
 
-    def _take(self, work: Work, outcome: Outcome) -> TokenOutput:
+    def _take(self, work: Work, outcome: Kept) -> TokenOutput:
         return self._accept(work, outcome) if isinstance(outcome, Drawn) else self._accept_one(work, outcome)
 
     def _accept_one(self, work: Work, token_id: int) -> TokenOutput:

@@ -202,8 +202,8 @@ class BlockManager:
     # --- the next write ---
 
     def insecure(self, sequences: Iterable[LiveSequence]) -> list[LiveSequence]:
-        """Those that lack room for the KV of their next rows, or of their last token, in blocks that nobody
-        else sees."""
+        """Return those that lack room for the KV of their next rows, or of their last token, in blocks that
+        nobody else sees."""
         is_own = self._blocks.is_own
         found = []
         for sequence in sequences:

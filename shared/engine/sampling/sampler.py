@@ -39,9 +39,9 @@ class Drawn(NamedTuple):
     """The likeliest outcomes of each of these draws, where its sequence wants them told."""
 
 
-Outcome = Drawn | int
-"""What a sequence keeps of a step: mostly one token that nobody guessed and of which nothing is told. Whether
-that one ends the sequence is the caller's to see."""
+Kept = Drawn | int
+"""The tokens that a sequence keeps of a step: mostly one that nobody guessed and of which nothing is told.
+The caller sees whether that one ends the sequence."""
 
 
 class Postponed(NamedTuple):
@@ -137,7 +137,7 @@ class Sampler:
             key for key, rules in self._rules.items() if rules.grammar is not None and rules.grammar.is_slow
         )
 
-    def draw_postponed(self) -> Iterator[tuple[Work, Outcome]]:
+    def draw_postponed(self) -> Iterator[tuple[Work, Kept]]:
         """Draw where masks have come since their step."""
         for key, postponed in list(self._postponed.items()):
             if self._is_ready(postponed.work):
@@ -175,15 +175,15 @@ class Sampler:
 
     # --- draws ---
 
-    def sample(self, work: Sequence[Work], logits: Tensor) -> Sequence[Outcome | None]:
-        """`logits` [sum of num_draws, vocab], which is overwritten; one outcome per work, None for what is
-        postponed. Appends nothing to the sequences' tokens: that is the caller's part."""
+    def sample(self, work: Sequence[Work], logits: Tensor) -> Sequence[Kept | None]:
+        """`logits` [sum of num_draws, vocab], which is overwritten; what is kept of each work, None for what
+        is postponed. Appends nothing to the sequences' tokens: that is the caller's part."""
         if self._batch is not None and self._threads is not None:
             self._threads.wait(self._batch)
             self._batch = None
         if not self._rules:  # no draw waits for a mask
             return self._draw(work, logits)
-        outcomes: list[Outcome | None] = []
+        outcomes: list[Kept | None] = []
         held: list[GrammarRow] = []
         drawing: list[int] = []
         chosen: list[int] = []
@@ -220,13 +220,13 @@ class Sampler:
         held.append(row)
         return True
 
-    def _draw(self, work: Sequence[Work], logits: Tensor) -> list[Outcome]:
+    def _draw(self, work: Sequence[Work], logits: Tensor) -> list[Kept]:
         native = native_sampler()
         if native is None or any(each.sequence.num_candidates for each in work):
             return list(self._draw_rows(work, logits))
         return self._draw_packed(native, work, logits) if work else []
 
-    def _draw_packed(self, native: NativeSampler, work: Sequence[Work], logits: Tensor) -> list[Outcome]:
+    def _draw_packed(self, native: NativeSampler, work: Sequence[Work], logits: Tensor) -> list[Kept]:
         """A row for each draw, without a record of it where nothing rules over it."""
         draws: list[bytes] = []
         ruled: dict[int, DrawRow] = {}
@@ -244,7 +244,7 @@ class Sampler:
         token_ids, told = draw_packed(native, logits, draws, ruled)
         if not ruled and len(draws) == len(work) and min(token_ids) >= 0:  # as it mostly is
             return list(token_ids)
-        outcomes: list[Outcome] = []
+        outcomes: list[Kept] = []
         first = 0
         for each in work:
             last = first + each.num_draws

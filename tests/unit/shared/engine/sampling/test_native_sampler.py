@@ -95,7 +95,8 @@ def test_rows_that_are_ruled_over_draw_the_same_among_packed_ones(native: Native
     ruled = {index: rows[index] for index in (1, 3, 5)}
     packed_ids, packed_logprobs = draw_packed(native, logits.clone(), [*map(packed_row, rows)], ruled)
     assert [None if token_id < 0 else token_id for token_id in packed_ids] == ids
-    assert ids[1] == 7 and ids[5] is None
+    assert ids[1] == 7
+    assert ids[5] is None
     assert [packed_logprobs.get(index) for index in range(6)] == logprobs
 
 
