@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from shared.errors import InvalidRequest, Overloaded, Unavailable
@@ -22,9 +23,13 @@ from shared.messages import (
 from shared.sampling.parameters import TokenLogprob
 from tests.integration.gateway_peers import GATEWAY, ask, default_answer, fleet, gateway
 from tests.integration.gateway_peers import Answer as PeerAnswer
-from tests.support.client import generate
+from tests.support.client import CALL_TIMEOUT_S, generate
 from tests.support.metric import total
 from tests.support.wait import until
+
+LATE_ROWS = 400
+ROW_CHARS = 8_000
+"""All rows together are more than the client's window lets through, and less than it takes in one event."""
 
 
 async def test_text_streams_in_order_and_ends_in_one_terminal_event(nats_url: str) -> None:
@@ -98,6 +103,24 @@ async def test_logprobs_reach_the_client(nats_url: str) -> None:
         )
         deltas = [event.text async for event in call if event.WhichOneof("event") == "text"]
     assert [(p.token_id, p.logprob, p.top[0].token_id) for p in deltas[0].logprobs] == [(97, -0.5, 97)]
+
+
+@pytest.mark.parametrize("server", ["native", "grpcio"])
+async def test_a_client_that_reads_late_gets_every_row_in_order(nats_url: str, server: str) -> None:
+    texts = [f"<{number}>".ljust(ROW_CHARS, "x") for number in range(LATE_ROWS)]
+    async with fleet(nats_url) as peers, gateway(nats_url, grpc_server=server) as running:
+        call = running.stub.Generate(ask("hello", max_tokens=2 * LATE_ROWS), timeout=CALL_TIMEOUT_S)
+        envelope, prefill = await peers.placed()
+        for number, text in enumerate(texts):
+            await peers.text(envelope.request_id, prefill.prompt_len + number, text, ids=(1,))
+        session = running.registry.live_sessions(1)[0]
+        await until(lambda: len(session.state.log.ids) == LATE_ROWS)
+        end = prefill.prompt_len + LATE_ROWS
+        await peers.text(envelope.request_id, end, "", ids=(), finish="length")
+        events = [event.text async for event in call if event.HasField("text")]
+    assert "".join(event.text for event in events) == "".join(texts)
+    ids = [event.position + place for event in events for place in range(len(event.token_ids))]
+    assert ids == list(range(prefill.prompt_len, end))
 
 
 async def test_duplicate_and_old_rows_are_not_relayed(nats_url: str) -> None:
