@@ -17,7 +17,7 @@ from shared.telemetry import metrics
 log = structlog.get_logger()
 
 HTTP2 = ("h2",)
-PROTOCOLS = ((), HTTP2)
+PROTOCOLS: tuple[tuple[str, ...], ...] = ((), HTTP2)
 """The protocols of our servers, as ALPN names them; none: what clients ask for is not looked at."""
 
 

@@ -45,7 +45,7 @@ class Http2Connection(asyncio.Protocol):
         self._closes = False
         self._retired = False
         self._leaving: asyncio.TimerHandle | None = None
-        self._keepalive = Keepalive(self.codec, limits, self._retire, self.abort, self.flush_soon)
+        self._keepalive = Keepalive(self.codec, limits, self.leave, self.abort, self.flush_soon)
 
     @property
     def calls(self) -> list[GrpcCall]:
@@ -119,11 +119,9 @@ class Http2Connection(asyncio.Protocol):
             self.flush_soon()
 
     def close(self) -> None:
-        """Close it behind what is written, for a moment."""
+        """Close it behind what is written."""
         self._flush()
-        self._closes = True
-        if self._transport is not None:
-            self._transport.close()
+        self._close_transport()
 
     def abort(self) -> None:
         self._closes = True
@@ -178,14 +176,12 @@ class Http2Connection(asyncio.Protocol):
             return
         self._retired = True
         self.codec.go_away(True, int(Http2Error.NONE))
-        self._leaving = self._loop.call_later(0, self._close_when_done)
         self.flush_soon()
 
-    def _close_when_done(self) -> None:
-        if self.codec.stream_count == 0:
-            self.close()
-        else:
-            self._leaving = self._loop.call_later(LEAVE_S / 10, self._close_when_done)
+    def _close_transport(self) -> None:
+        if self._transport is not None and not self._closes:
+            self._closes = True
+            self._transport.close()
 
     def _flush(self) -> None:
         self._flushes = False
@@ -198,6 +194,8 @@ class Http2Connection(asyncio.Protocol):
             call = self._calls.get(stream)
             if call is not None:
                 call.free()
+        if self._retired and not self._full and self.codec.stream_count == 0:
+            self._close_transport()
 
 
 def _peer(name: Any) -> str:

@@ -16,19 +16,19 @@ LAST_LOOK_S = 0.1
 
 
 class Keepalive:
-    """`retire` ends a connection that nobody needs, in peace; `abort` one that does not go on."""
+    """`leave` ends a connection that nobody needs, in peace; `abort` one that does not go on."""
 
     def __init__(
         self,
         codec: Connection,
         limits: ServerLimits,
-        retire: Callable[[], None],
+        leave: Callable[[], None],
         abort: Callable[[], None],
         flush: Callable[[], None],
     ) -> None:
         self._codec = codec
         self._limits = limits
-        self._retire = retire
+        self._leave = leave
         self._abort = abort
         self._flush = flush
         self._loop = asyncio.get_running_loop()
@@ -64,7 +64,7 @@ class Keepalive:
             return
         self._doubted = False
         if self._codec.stream_count == 0 and now_s - self.used_s >= self._limits.idle_s:
-            self._retire()
+            self._leave()
         elif self._asked_s is None and now_s - self.heard_s >= self._limits.keepalive_s:
             self._asked_s = now_s
             self._codec.ping()

@@ -11,10 +11,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from shared.http2 import accepting, grpc_call, http2_connection, keepalive
+from shared.http2 import accepting, grpc_call, keepalive
 from shared.http2.grpc_server import GrpcServer
 from shared.http2.http2_connection import Http2Connection
-from shared.http2.limits import ServerLimits
+from shared.http2.limits import MAX_UNSENT_BYTES, ServerLimits
 from tests.support import http2_wire as wire
 from tests.support.wait import until
 
@@ -156,7 +156,11 @@ async def test_who_does_not_answer_a_ping_is_closed_and_who_does_is_not() -> Non
 async def test_who_asks_nothing_for_long_is_asked_to_go() -> None:
     limits = {"handshake_s": SOON_S, "idle_s": SOON_S}
     async with serving(**limits) as (_, _, port), client(port, OPEN, call("echo")) as idle:
-        assert (await idle.frame(wire.GOAWAY)).payload == (1).to_bytes(4, "big") + bytes(4)
+        assert (await idle.frame(wire.GOAWAY)).payload == b"\x7f\xff\xff\xff" + bytes(4)
+        asked = await idle.frame(wire.PING)
+        idle.say(call("echo", stream=3), wire.frame(wire.PING, wire.ACK, payload=asked.payload))
+        assert (await idle.frame(wire.GOAWAY)).payload == (3).to_bytes(4, "big") + bytes(4)
+        assert (await idle.frame(wire.HEADERS)).stream == 3  # it was on its way
         await idle.closed()
 
 
@@ -203,6 +207,9 @@ class PipeEnd(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.writes.append(bytes(data))
+
+    def is_read(self) -> bool:
+        return self.reading
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -258,15 +265,15 @@ async def test_nothing_is_read_from_who_does_not_read() -> None:
         await turns()
         connection.pause_writing()
         written, sent = len(pipe.writes), 0
-        while pipe.reading:
+        while pipe.is_read():
             connection.data_received(b"".join(call("Missing", stream=1 + 2 * (sent + n)) for n in range(10)))
             sent += 10
             await turns()
             assert sent < 3000
         assert len(pipe.writes) == written
         connection.resume_writing()
-        assert pipe.reading
-        assert sum(map(len, pipe.writes[written:])) > http2_connection.MAX_UNSENT_BYTES
+        assert pipe.is_read()
+        assert sum(map(len, pipe.writes[written:])) > MAX_UNSENT_BYTES
 
 
 async def test_a_writer_waits_while_the_socket_is_full_and_goes_on_then() -> None:
@@ -276,7 +283,7 @@ async def test_a_writer_waits_while_the_socket_is_full_and_goes_on_then() -> Non
         connection.data_received(wide + call("pour"))
         await turns(50)
         held = connection.codec.unsent_bytes
-        assert held < 3 * http2_connection.MAX_UNSENT_BYTES
+        assert held < 3 * MAX_UNSENT_BYTES
         await turns(50)
         assert connection.codec.unsent_bytes == held
         connection.resume_writing()
