@@ -30,7 +30,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from shared.engine import Engine, EngineConfig
-from shared.engine.loading.linear import quantize_rows
+from shared.engine.loading.row_numbers import quantize_rows
 from shared.messages import ChatTurn
 from shared.text.tokenizer import TextTokenizer
 from tests.bench.llama_cpp_process import llama_cpp_process

@@ -104,6 +104,38 @@ Matrix matrix(Form form, int out, int in, bool gated = false) {
                                           out, in, bits, group, gated, form == Form::INT8_COARSE));
 }
 
+// K-quants, of which each panel has other bits: any bytes are codes, steps and least weights.
+Matrix k_quants(int panels, int in) {
+  const int out = panels * PANEL;
+  const size_t superblocks = static_cast<size_t>(out) * (in / SUPER_COLUMNS);
+  const auto codes = numbers<uint8_t>(static_cast<size_t>(out) * in, 0, 15);
+  const auto steps = numbers<int8_t>(superblocks * STEPS, 0, 63);
+  const auto least = numbers<uint8_t>(superblocks * SUPER_CHUNKS, 0, 63);
+  const std::vector<uint16_t> scales(superblocks, _cvtss_sh(0.001f, 0));
+  std::vector<uint8_t> bits(out);
+  for (int row = 0; row < out; ++row) bits[row] = static_cast<uint8_t>(4 + row / PANEL % 3);
+  return Matrix(penstock_super_linear(codes.data(), steps.data(), least.data(), scales.data(), scales.data(),
+                                      bits.data(), nullptr, out, in, false));
+}
+
+void check_k_quants(int widest) {
+  for (const int in : {256, 4096, 14336}) {
+    if (in > std::max(widest, SUPER_COLUMNS)) continue;
+    const Matrix weights = k_quants(4, in);
+    for (const int rows : ROW_COUNTS)
+      for (const int threads : {1, 2}) {
+        const auto inputs = numbers<float>(static_cast<size_t>(rows) * in, -1, 1);
+        const Output out(static_cast<size_t>(rows) * linear(weights)->width());
+        if (penstock_multiply(weights.get(), inputs.data(), rows, threads, out.data)) std::abort();
+        out.check();
+      }
+    std::vector<float> column(in);
+    linear(weights)->column(70, column.data());
+    check_written(column.data(), column.size() * sizeof(float));
+    say("products of K-quants, " + std::to_string(in) + " wide");
+  }
+}
+
 void check_products(int widest) {
   for (const Form form : FORMS)
     for (const int in : {1, 65, 576, 4096, 8192, 14336}) {
@@ -294,7 +326,9 @@ void check_encoder() {
 
 // The widest products can be told: an emulated CPU takes its time.
 int main(int argc, char** argv) {
-  check_products(argc > 1 ? std::atoi(argv[1]) : INT_MAX);
+  const int widest = argc > 1 ? std::atoi(argv[1]) : INT_MAX;
+  check_products(widest);
+  check_k_quants(widest);
   check_models();
   check_encoder();
   check_draws();

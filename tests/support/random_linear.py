@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, quantize_rows
+from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear
+from shared.engine.loading.row_numbers import quantize_rows
 
 STORED_IN_FEWER_BITS = {"int8 below 64": range(64), "int8 of levels": (*range(0, 238, 17), 254, 255)}
 """The codes of such matrices have 8 bits, and lie in 6 and 4."""
@@ -57,15 +58,21 @@ def exact_products(linears: Sequence[Linear], rows: torch.Tensor) -> list[torch.
 
 
 def _exact(linear: Linear) -> torch.Tensor:
-    return exact_weight(linear) if isinstance(linear, QuantLinear) else linear.weight.double()
+    return linear.weight.double() if isinstance(linear, DenseLinear) else exact_weight(_in_groups(linear))
 
 
 def _rounded_rows(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
     """float64 [T, in]: the numbers that the kernels of this form multiply."""
-    if not isinstance(linear, QuantLinear):
+    if isinstance(linear, DenseLinear):
         return rows.to(linear.weight.dtype).double()
-    codes, units = quantize_rows(rows, linear.bits, linear.group)
-    return codes.double().mul_(_of_columns(units, linear))
+    grouped = _in_groups(linear)
+    codes, units = quantize_rows(rows, grouped.bits, grouped.group)
+    return codes.double().mul_(_of_columns(units, grouped))
+
+
+def _in_groups(linear: Linear) -> QuantLinear:
+    assert isinstance(linear, QuantLinear), "K-quants are in k_quants.py"
+    return linear
 
 
 def exact_weight(linear: QuantLinear) -> torch.Tensor:

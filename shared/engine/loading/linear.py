@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from shared.engine.loading.row_numbers import HALF_STEPS, quantize_rows
+from shared.engine.loading.superblocks import SuperblockLinear, fused_superblocks
+from shared.errors import InvalidRequest
+
 GROUP_MULTIPLE = 32  # one vector register of bytes in the native backend
 MAX_GROUP = 512  # 512 * 128 * 255 < 2 ** 24: a group's sum of half numbers is exact in float32
-HALF_STEPS = 256  # what the high half of a row's number counts
-ROW_STEPS = {8: 127 * 128, 4: 119 * 256}
-"""The units that the largest |x| of a group of columns has, by the bits of the codes that the row meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,47 +106,27 @@ class LinearMap(Protocol):
         ...
 
 
-Linear = DenseLinear | QuantLinear
+CodedLinear = QuantLinear | SuperblockLinear
+"""A linear map whose weights are codes."""
+Linear = DenseLinear | CodedLinear
 """A linear map as checkpoints store it."""
 
 
 def as_stored(linear: LinearMap) -> Linear:
     """Return `linear` as the map of a checkpoint that it is. Raises TypeError for a backend's own."""
-    if not isinstance(linear, DenseLinear | QuantLinear):
+    if not isinstance(linear, Linear):
         raise TypeError(f"a {type(linear).__name__} is no map of a checkpoint any more")
     return linear
 
 
-def quantize_rows(rows: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
-    """Whole numbers [T, in], held as float32, and the unit of each group of columns, float32 [T, groups].
-
-    A group's unit is its largest |x| over ROW_STEPS[bits]. What meets codes of 8 bits is rounded to whole
-    numbers: 15 bits. Where rows meet codes of 4 bits two columns share a part of their digits, which makes
-    the product cheaper (native/quantized_rows.h): of each 16 columns, the second eight become multiples of
-    16, and the first eight what lies nearest of the numbers that end, to the base of 16, as the partner's
-    sixteenth does. That is 12 bits.
-    """
-    width = rows.shape[1]
-    grouped = functional.pad(rows.float(), (0, -width % group)).view(len(rows), -(-width // group), group)
-    units = grouped.abs().amax(-1) / ROW_STEPS[bits]
-    numbers = grouped / torch.where(units > 0, units, 1)[..., None]  # a group of zeros stays zeros
-    if bits == 4:
-        first, second = numbers.view(*numbers.shape[:-1], -1, 2, 8).unbind(-2)
-        sixteens = (second / 16).round_()
-        digits = torch.remainder(sixteens, 16)
-        first = ((first - digits) / 16).round_() * 16 + digits
-        numbers = torch.stack([first, sixteens * 16], -2).flatten(-3)
-    else:
-        numbers.round_()
-    return numbers.flatten(1)[:, :width], units
-
-
-def dequantize(linear: QuantLinear, dtype: torch.dtype) -> Tensor:
+def dequantize(linear: CodedLinear, dtype: torch.dtype) -> Tensor:
     """[out, in]: the weights that the codes stand for.
 
     A code's distance from its zero has 8 bits and a scale 11: exact in float32, rounded once to `dtype` (with
     minima also when the least weight is added, in float32).
     """
+    if isinstance(linear, SuperblockLinear):
+        return linear.weights(dtype)
     groups = torch.arange(linear.codes.shape[1], device=linear.codes.device) // linear.group
     distances = linear.codes.float() - linear.zeros.float()[:, groups]
     weights = distances * linear.scales.float()[:, groups]
@@ -154,29 +135,42 @@ def dequantize(linear: QuantLinear, dtype: torch.dtype) -> Tensor:
     return weights.to(dtype)
 
 
+def in_groups(linear: SuperblockLinear) -> QuantLinear:
+    """K-quants as codes in groups, for where they must be of one format with other codes.
+
+    A step times its scale is rounded to float16 there, and so is a least weight. Raises InvalidRequest where
+    that is no finite number.
+    """
+    factors = linear.group_factors()
+    if not all(each is None or torch.isfinite(each).all() for each in (factors.scales, factors.minima)):
+        raise InvalidRequest(
+            "scales of K-quants times their steps are no finite float16 numbers; the file is damaged"
+        )
+    bits = 4 if (linear.bits == 4).all() else 8
+    return QuantLinear(
+        linear.codes, factors.scales, factors.zeros, bits, factors.group, linear.bias, factors.minima
+    )
+
+
+def with_rows(linear: Linear, change: Callable[[Tensor], Tensor]) -> Linear:
+    """`linear` with `change` applied to everything of which each output has a row, its bias among it."""
+    parts: dict[str, Any] = {field.name: getattr(linear, field.name) for field in fields(linear)}
+    for name, part in parts.items():
+        if isinstance(part, Tensor):
+            parts[name] = change(part)
+    return replace(linear, **parts)
+
+
 def deinterleaved(linear: Linear) -> Linear:
     """`linear` with its even outputs first, then its odd ones."""
-
-    def apart(tensor: Tensor) -> Tensor:
-        return torch.cat((tensor[::2], tensor[1::2]))
-
-    bias = None if linear.bias is None else apart(linear.bias)
-    if isinstance(linear, DenseLinear):
-        return DenseLinear(apart(linear.weight), bias)
-    return replace(
-        linear,
-        codes=apart(linear.codes),
-        scales=apart(linear.scales),
-        zeros=apart(linear.zeros),
-        bias=bias,
-        minima=None if linear.minima is None else apart(linear.minima),
-    )
+    return with_rows(linear, lambda tensor: torch.cat((tensor[::2], tensor[1::2])))
 
 
 def fuse(parts: Sequence[Linear], dtype: torch.dtype) -> Linear:
     """One map with the outputs of all parts in order; a bias that only some have is zero for the others.
 
-    Quantized parts of one format stay quantized; any other mixture becomes dense in `dtype`.
+    Quantized parts of one format stay quantized, and so do K-quants, of whatever bits; any other mixture
+    becomes dense in `dtype`.
     """
     if len(parts) == 1:
         return parts[0]
@@ -184,6 +178,9 @@ def fuse(parts: Sequence[Linear], dtype: torch.dtype) -> Linear:
     if biases:
         biases = [biases[0].new_zeros(part.shape[0]) if part.bias is None else part.bias for part in parts]
     bias = torch.cat(biases) if biases else None
+    in_superblocks = [part for part in parts if isinstance(part, SuperblockLinear)]
+    if len(in_superblocks) == len(parts):
+        return fused_superblocks(in_superblocks, bias)
     quantized = [part for part in parts if isinstance(part, QuantLinear)]
     if len(quantized) < len(parts) or len({part.format for part in quantized}) > 1:
         weights = [

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from shared.engine.loading.config import ModelConfig
-from shared.engine.loading.linear import DenseLinear, Linear
+from shared.engine.loading.linear import DenseLinear, Linear, with_rows
 
 
 def halves_order(config: ModelConfig) -> Tensor:
@@ -49,9 +47,4 @@ def _of_heads(count: int, head: Tensor) -> Tensor:
 def with_outputs_in_order(linear: Linear, order: Tensor) -> Linear:
     """`linear` with its outputs in that order."""
     order = order.to((linear.weight if isinstance(linear, DenseLinear) else linear.codes).device)
-    bias = None if linear.bias is None else linear.bias[order]
-    if isinstance(linear, DenseLinear):
-        return DenseLinear(linear.weight[order], bias)
-    minima = None if linear.minima is None else linear.minima[order]
-    codes, scales, zeros = (part[order] for part in (linear.codes, linear.scales, linear.zeros))
-    return replace(linear, codes=codes, scales=scales, zeros=zeros, bias=bias, minima=minima)
+    return with_rows(linear, lambda tensor: tensor[order])

@@ -17,7 +17,7 @@ from shared.engine.loading.gguf.blocks import in_one_format
 from shared.engine.loading.gguf.checkpoint import GgufCheckpoint, OpenGguf
 from shared.engine.loading.gguf.find_file import find_gguf
 from shared.engine.loading.layers import DenseMlp, LatentWeights, LayerWeights, ModelWeights, MoeMlp
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, deinterleaved, dequantize, fuse
+from shared.engine.loading.linear import DenseLinear, Linear, deinterleaved, dequantize, fuse
 from shared.engine.loading.packed_checkpoints import PackedTensors
 from shared.engine.loading.quantize import policy, quantize
 from shared.engine.loading.rotation_order import halves_order, latent_query_order, with_outputs_in_order
@@ -47,7 +47,7 @@ def load_weights(
     embedding = reader.embedding()
     layers = tuple(reader.layers(on_loaded))
     head = reader.head(embedding)
-    if config.tie_word_embeddings and isinstance(head, QuantLinear):
+    if config.tie_word_embeddings and not isinstance(head, DenseLinear):
         embedding = dequantize(head, embedding.dtype)  # one matrix in two roles stays one matrix
     return ModelWeights(embedding, layers, reader.final_norm(), head)
 
@@ -172,7 +172,7 @@ class WeightReader:
                 alone = Matrix((module,), (num_out,), matrix.num_in, matrix.has_bias)
                 parts.append(self._dense(files, alone))
         fused = fuse(parts, self._dtype)
-        return fused if isinstance(fused, QuantLinear) else self._quantized(fused, part, *matrix.modules)
+        return self._quantized(fused, part, *matrix.modules) if isinstance(fused, DenseLinear) else fused
 
     def _dense(self, files: OpenFiles, matrix: Matrix) -> DenseLinear:
         weights = [files.read(f"{module}.weight") for module in matrix.modules]
@@ -228,7 +228,7 @@ class WeightReader:
             return files.read_part(part, expert).to(self._device, copy=True)
 
         linear = packed.read_parameter(name, read, self._dtype, bias)
-        return linear if isinstance(linear, QuantLinear) else self._quantized(linear, "layer", name)
+        return self._quantized(linear, "layer", name) if isinstance(linear, DenseLinear) else linear
 
     def _norm(self, files: OpenFiles, name: str) -> Tensor:
         return self._floats(files, name) + self._config.norm_offset

@@ -16,7 +16,7 @@ extern "C" {
 
 // Changes whenever a signature or a struct below does: a library of another build is refused.
 int penstock_abi() {
-  return 33;
+  return 34;
 }
 
 void penstock_use_matrix_unit(int wanted) {
@@ -41,6 +41,16 @@ void* penstock_quantized_linear(const uint8_t* codes, const uint16_t* scales, co
   try {
     const Kind kind = bits == 4 ? Kind::INT4 : coarse_rows ? Kind::INT8_COARSE : Kind::INT8;
     return new Linear(kind, codes, scales, zeros, minima, bias, out, in, group, gated != 0);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void* penstock_super_linear(const uint8_t* codes, const int8_t* steps, const uint8_t* least,
+                            const uint16_t* scales, const uint16_t* minima, const uint8_t* bits,
+                            const float* bias, int out, int in, int gated) {
+  try {
+    return new Linear(codes, steps, least, scales, minima, bits, bias, out, in, gated != 0);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }

@@ -54,6 +54,12 @@ PENSTOCK_INLINE Sums add_nibble_products(Sums sums, halves::I512 first, halves::
                                          halves::I512 second, halves::I512 second_row) {
   return add_products(add_products(sums, first, first_row), second, second_row);
 }
+
+// Sums + codes . words, of two neighbouring words a lane.
+PENSTOCK_INLINE Sums add_word_products(Sums sums, halves::I512 codes, halves::I512 words) {
+  return halves::I512{_mm256_dpwssd_avx_epi32(sums.low, codes.low, words.low),
+                      _mm256_dpwssd_avx_epi32(sums.high, codes.high, words.high)};
+}
 #else
 // Sums + codes . words, of two neighbouring words a lane. The compiler does not see what is added to: it
 // would make all products first and add up pairs of them, for which there are not registers enough.

@@ -22,7 +22,7 @@ from shared.engine.native.cpu_features import (
 )
 from shared.errors import InternalError
 
-ABI = 33
+ABI = 34
 BUILDS = {
     "_kernels": KERNEL_FEATURES,
     "_kernels_avx512vnni": (*WHOLE_FEATURES, "avx512_vnni"),
@@ -76,8 +76,8 @@ class PackedShape(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("kind", "out", "width", "group", "gated", "storage")),
-        ("parts", Pointer * 6),
-        ("bytes", ctypes.c_long * 6),
+        ("parts", Pointer * 7),
+        ("bytes", ctypes.c_long * 7),
     ]
 
 
@@ -223,6 +223,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "penstock_has_matrix_unit": (_INT, []),
     "penstock_dense_linear": (Pointer, [Pointer, _INT, Pointer, _INT, _INT, _INT]),
     "penstock_quantized_linear": (Pointer, [*[Pointer] * 5, *[_INT] * 6]),
+    "penstock_super_linear": (Pointer, [*[Pointer] * 7, *[_INT] * 3]),
     "penstock_packed_parts": (None, [Pointer, Pointer]),
     "penstock_linear_over": (Pointer, [Pointer]),
     "penstock_map": (Pointer, [_INT, _LONG]),

@@ -7,7 +7,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from shared.engine.loading.linear import DenseLinear, Linear
+from shared.engine.loading.linear import DenseLinear, Linear, in_groups
+from shared.engine.loading.superblocks import SuperblockLinear
 from shared.engine.native.library import PackedShape, free_with
 from shared.errors import InternalError, InvalidRequest
 
@@ -35,12 +36,28 @@ class NativeLinear:
         `gated`: the first half of the rows are gates, each to be combined with its partner in the second.
         `coarse_rows`: what meets codes of 8 bits is rounded to 8 bits as well, for half of the products.
         """
+        linear = as_packed(linear, gated=gated)
         out, width = linear.shape
         bias = None if linear.bias is None else linear.bias.float().contiguous()
         if isinstance(linear, DenseLinear):
             weight = linear.weight.contiguous()
             handle = kernels.penstock_dense_linear(
                 weight.data_ptr(), weight.dtype == torch.bfloat16, pointer(bias), out, width, gated
+            )
+        elif isinstance(linear, SuperblockLinear):
+            parts = [
+                part.contiguous()
+                for part in (
+                    linear.codes,
+                    linear.steps,
+                    linear.least,
+                    linear.scales,
+                    linear.minima,
+                    linear.bits,
+                )
+            ]
+            handle = kernels.penstock_super_linear(
+                *(part.data_ptr() for part in parts), pointer(bias), out, width, gated
             )
         else:
             if linear.group % GROUP_MULTIPLE:
@@ -90,6 +107,20 @@ class NativeLinear:
         if self._kernels.penstock_multiply(self.handle, rows.data_ptr(), len(rows), threads, out.data_ptr()):
             raise InternalError(f"no memory for {len(rows)} rows; multiply fewer at a time")
         return out[:, : self.num_columns]
+
+
+def as_packed(linear: Linear, *, gated: bool = False) -> Linear:
+    """`linear` in the format in which it is packed: of K-quants a panel has one number of bits, and where
+    parts of several end within one they become codes in groups."""
+    if not isinstance(linear, SuperblockLinear) or (linear.bits == linear.bits[0]).all():
+        return linear
+    bits = linear.bits
+    if gated:
+        first, second = bits.chunk(2)
+        bits = torch.stack([first.view(-1, 1), second.view(-1, 1)], 1).flatten()
+    whole = bits[: len(bits) // PANEL * PANEL].view(-1, PANEL)
+    alike = len(bits) % PANEL == 0 and (whole == whole[:, :1]).all()
+    return linear if alike else in_groups(linear)
 
 
 def pointer(tensor: Tensor | None) -> int | None:

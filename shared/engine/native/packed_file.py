@@ -35,7 +35,7 @@ SAMPLE_BYTES = 4096
 _ITEM_BYTES = {"U8": 1, "F16": 2, "BF16": 2, "F32": 4}
 _MATRIX_PARTS = (
     *(("weights", "U8"), ("scales", "F16"), ("zeros", "U8")),
-    *(("bias", "F32"), ("minima", "F16"), ("levels", "U8")),
+    *(("bias", "F32"), ("minima", "F16"), ("levels", "U8"), ("bits", "U8")),
 )
 _MATRIX_FIELDS = ("kind", "out", "width", "group", "gated", "storage")
 

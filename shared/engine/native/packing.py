@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shared.engine.dtypes import TORCH_DTYPES
 from shared.engine.loading.layers import DenseMlp, LayerWeights, MoeMlp
-from shared.engine.loading.linear import DenseLinear, Linear, QuantLinear, as_stored, dequantize
+from shared.engine.loading.linear import DenseLinear, Linear, as_stored, dequantize
 from shared.engine.loading.model_config import ModelConfig
-from shared.engine.native.linear import NativeLinear
+from shared.engine.native.linear import NativeLinear, as_packed
 
 NORMS = ("attention_in_norm", "query_norm", "key_norm", "attention_out_norm", "mlp_in_norm", "mlp_out_norm")
 
@@ -76,7 +76,9 @@ def _layer_parts(
     if not isinstance(weights.mlp, DenseMlp):
         for name, part in _routing_parts(kernels, weights.mlp):
             yield name, part
-    for expert, gate_up in enumerate(_alike(config, [as_stored(mlp.gate_up) for mlp in mlps])):
+    for expert, gate_up in enumerate(
+        _alike(config, [as_packed(as_stored(mlp.gate_up), gated=True) for mlp in mlps])
+    ):
         yield f"mlp.{expert}.gate_up", NativeLinear.pack(kernels, gate_up, gated=True)
     for expert, down in enumerate(_alike(config, [as_stored(mlp.down) for mlp in mlps])):
         yield f"mlp.{expert}.down", NativeLinear.pack(kernels, down)
@@ -98,11 +100,11 @@ def _routing_parts(kernels: ctypes.CDLL, mlp: MoeMlp) -> Iterator[tuple[str, Pac
 
 def _alike(config: ModelConfig, linears: Sequence[Linear]) -> list[Linear]:
     """Bring experts to one format, since they take the same rows: dense where only some are packed."""
-    formats = {each.format if isinstance(each, QuantLinear) else None for each in linears}
+    formats = {None if isinstance(each, DenseLinear) else each.format for each in linears}
     if len(formats) == 1:
         return list(linears)
     dtype = TORCH_DTYPES[config.dtype]
     return [
-        DenseLinear(dequantize(each, dtype), each.bias) if isinstance(each, QuantLinear) else each
+        each if isinstance(each, DenseLinear) else DenseLinear(dequantize(each, dtype), each.bias)
         for each in linears
     ]

@@ -73,4 +73,13 @@ PENSTOCK_INLINE Sums add_nibble_products(Sums sums, quarters::I512 first, quarte
   });
 }
 
+// Sums + codes . words, of two neighbouring words a lane.
+PENSTOCK_INLINE Sums add_word_products(Sums sums, quarters::I512 codes, quarters::I512 words) {
+  return quarters::made_of<quarters::I512>(PENSTOCK_EACH {
+    const int16x8_t a = vreinterpretq_s16_s32(codes.q[i]), b = vreinterpretq_s16_s32(words.q[i]);
+    const int32x4_t first = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+    return vaddq_s32(sums.q[i], vpaddq_s32(first, vmull_high_s16(a, b)));
+  });
+}
+
 }  // namespace penstock

@@ -140,6 +140,10 @@
 #define _mm512_mul_ps penstock::parts::mul_ps
 #undef _mm512_mul_round_ps
 #define _mm512_mul_round_ps penstock::parts::mul_round_ps
+#undef _mm512_mullo_epi16
+#define _mm512_mullo_epi16 penstock::parts::mullo_epi16
+#undef _mm512_mullo_epi32
+#define _mm512_mullo_epi32 penstock::parts::mullo_epi32
 #undef _mm512_mullo_epi64
 #define _mm512_mullo_epi64 penstock::parts::mullo_epi64
 #undef _mm512_reduce_add_epi32
@@ -208,6 +212,8 @@
 #define _mm512_storeu_si512 penstock::parts::storeu_si512
 #undef _mm512_stream_si512
 #define _mm512_stream_si512 penstock::parts::stream_si512
+#undef _mm512_sub_epi16
+#define _mm512_sub_epi16 penstock::parts::sub_epi16
 #undef _mm512_sub_epi32
 #define _mm512_sub_epi32 penstock::parts::sub_epi32
 #undef _mm512_sub_epi64

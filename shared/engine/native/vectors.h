@@ -59,8 +59,13 @@ inline Sums add_nibble_products(Sums sums, __m512i first, __m512i first_row, __m
                                 __m512i second_row) {
   return add_products(add_products(sums, first, first_row), second, second_row);
 }
+
+// Sums + codes . words, of two neighbouring words a lane.
+inline Sums add_word_products(Sums sums, __m512i codes, __m512i words) {
+  return (Sums)_mm512_dpwssd_epi32((__m512i)sums, codes, words);
+}
 #else
-// Sums + codes . words, of two neighbouring words a lane, in this order (half_products.h).
+// The same in this order (half_products.h).
 inline Sums add_word_products(Sums sums, __m512i codes, __m512i words) {
   sums += (Sums)_mm512_madd_epi16(codes, words);
   asm("" : "+v"(sums));

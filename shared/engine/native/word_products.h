@@ -10,6 +10,7 @@
 #pragma once
 
 #include "quantized_tile.h"
+#include "word_vectors.h"
 
 namespace penstock {
 
@@ -37,16 +38,6 @@ inline void join_bytes(const int8_t* bytes, int count, int16_t* words) {
     _mm256_storeu_si256((__m256i*)(words + k), words_of<KIND>(bytes + k, low));
   }
 }
-
-inline __m512i two_of(const int16_t* words) {
-  int pair;
-  std::memcpy(&pair, words, sizeof pair);
-  return _mm512_set1_epi32(pair);
-}
-
-// Vectors of columns whose sums have room in registers beside each other.
-template <int R>
-constexpr int WORD_VECTORS = WHOLE_VECTORS || R <= 2 ? 2 : 1;
 
 // sum[r] = the products of columns [first, first + group) of row r; codes that were unpacked just now are
 // FETCHED.
@@ -80,7 +71,7 @@ template <int R, Kind KIND, bool FETCHED>
           for (int each = 0; each < VECTORS; ++each) some[each] = codes_in(b[each]);
 #pragma GCC unroll 12
           for (int r = 0; r < R; ++r) {
-            const __m512i pair = two_of(words + r * stride + k + column);
+            const __m512i pair = two_words(words + r * stride + k + column);
 #pragma GCC unroll 2
             for (int each = 0; each < VECTORS; ++each)
               added[r][each] = add_word_products(added[r][each], some[each], pair);

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from shared.engine.loading.config import ModelConfig, MoeConfig
 from shared.engine.loading.layers import DenseMlp, LayerWeights, MoeMlp
-from shared.engine.loading.linear import DenseLinear, Linear, LinearMap, as_stored
+from shared.engine.loading.linear import DenseLinear, Linear, LinearMap, as_stored, in_groups, with_rows
 from shared.engine.loading.model_parts import refuse_parts
+from shared.engine.loading.row_numbers import SUPER_COLUMNS
+from shared.engine.loading.superblocks import LEAST_COLUMNS, STEP_COLUMNS, SuperblockLinear
 from shared.errors import InvalidRequest
 
 Reduce = Callable[[Tensor], Tensor]
@@ -138,22 +140,7 @@ def _shard_mlp(mlp: DenseMlp, rank: int, num_ranks: int) -> DenseMlp:
 
 
 def _take_rows(whole: LinearMap, parts: list[slice]) -> Linear:
-    linear = as_stored(whole)
-
-    def take(tensor: Tensor) -> Tensor:
-        return torch.cat([tensor[part] for part in parts])
-
-    bias = None if linear.bias is None else take(linear.bias)
-    if isinstance(linear, DenseLinear):
-        return DenseLinear(take(linear.weight), bias)
-    return replace(
-        linear,
-        codes=take(linear.codes),
-        scales=take(linear.scales),
-        zeros=take(linear.zeros),
-        bias=bias,
-        minima=None if linear.minima is None else take(linear.minima),
-    )
+    return with_rows(as_stored(whole), lambda tensor: torch.cat([tensor[part] for part in parts]))
 
 
 def _take_columns(whole: LinearMap, part: slice) -> Linear:
@@ -161,6 +148,10 @@ def _take_columns(whole: LinearMap, part: slice) -> Linear:
     linear = as_stored(whole)
     if isinstance(linear, DenseLinear):
         return replace(linear, weight=linear.weight[:, part].clone())
+    if isinstance(linear, SuperblockLinear):
+        if part.start % SUPER_COLUMNS == 0 and part.stop % SUPER_COLUMNS == 0:
+            return _superblocks(linear, part)
+        linear = in_groups(linear)
     group, width = linear.group, linear.codes.shape[1]
     if part.start % group or (part.stop % group and part.stop != width):
         raise InvalidRequest(
@@ -174,4 +165,18 @@ def _take_columns(whole: LinearMap, part: slice) -> Linear:
         scales=linear.scales[:, groups].clone(),
         zeros=linear.zeros[:, groups].clone(),
         minima=None if linear.minima is None else linear.minima[:, groups].clone(),
+    )
+
+
+def _superblocks(linear: SuperblockLinear, part: slice) -> SuperblockLinear:
+    def take(tensor: Tensor, columns: int) -> Tensor:
+        return tensor[:, part.start // columns : part.stop // columns].clone()
+
+    return replace(
+        linear,
+        codes=take(linear.codes, 1),
+        steps=take(linear.steps, STEP_COLUMNS),
+        least=take(linear.least, LEAST_COLUMNS),
+        scales=take(linear.scales, SUPER_COLUMNS),
+        minima=take(linear.minima, SUPER_COLUMNS),
     )

@@ -19,7 +19,7 @@ from shared.engine.loading.gguf.ggml_types import GgmlType
 from shared.engine.loading.gguf.header import GgufHeader
 from shared.engine.loading.gguf.parts import read_header
 from shared.engine.loading.gguf.tensor_names import TensorSource, tensor_sources
-from shared.engine.loading.linear import QuantLinear
+from shared.engine.loading.linear import CodedLinear
 from shared.engine.loading.model_config import ModelConfig
 from shared.errors import InvalidRequest
 
@@ -100,7 +100,7 @@ class OpenGguf:
     def holds_blocks(self, name: str) -> bool:
         return not self._sources[name].place.type.is_plain
 
-    def read_blocks(self, name: str) -> QuantLinear:
+    def read_blocks(self, name: str) -> CodedLinear:
         """A matrix as it is stored, where `holds_blocks` says so.
 
         Raises InvalidRequest for blocks that cannot be used.

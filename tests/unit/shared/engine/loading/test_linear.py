@@ -8,14 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.engine.loading.linear import (
-    ROW_STEPS,
-    DenseLinear,
-    QuantLinear,
-    dequantize,
-    fuse,
-    quantize_rows,
-)
+from shared.engine.loading.linear import DenseLinear, QuantLinear, dequantize, fuse
+from shared.engine.loading.row_numbers import ROW_STEPS, quantize_rows
 
 SHAPES = [(24, 256), (24, 200), (1, 64), (7, 20)]
 

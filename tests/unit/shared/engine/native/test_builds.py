@@ -19,6 +19,7 @@ from shared.engine.sampling.native_sampler import NativeSampler
 from shared.engine.scheduling.head_model import HeadDraft
 from tests.support.draft_heads import SMALL
 from tests.support.head_pair import HeadPair
+from tests.support.k_quants import K_QUANTS, random_k_quants
 from tests.support.native_draws import (
     ROWS,
     assert_equal_draws,
@@ -42,6 +43,7 @@ NAMES: dict[str, NativeName] = {
 }
 IN_WHOLE_VECTORS = ("_kernels", "_kernels_avx512vnni", "_kernels_avx512")
 VOCAB = 512
+MIXED = (("Q4_K", 64), ("Q6_K", 32))
 SMALLEST = "SmolLM2-135M"
 
 
@@ -108,6 +110,20 @@ def test_invariant_5_a_product_has_the_bits_that_whole_vectors_make(
         for num_rows in ROW_COUNTS:
             rows = torch.randn(num_rows, width, generator=torch.Generator().manual_seed(num_rows))
             assert torch.equal(packed(rows), expected(rows)), (width, num_rows)
+
+
+@pytest.mark.parametrize("width", [256, 4096])
+@pytest.mark.parametrize("types", [*(((name, 98),) for name in K_QUANTS), MIXED], ids=str)
+def test_invariant_5_k_quants_have_the_bits_that_whole_vectors_make(
+    kernels: ctypes.CDLL, on_whole_vectors: ctypes.CDLL, types: tuple[tuple[str, int], ...], width: int
+) -> None:
+    linear = random_k_quants(types, width, bias=True)
+    packed, expected = (NativeLinear.pack(each, linear) for each in (kernels, on_whole_vectors))
+    for num_rows in ROW_COUNTS:
+        rows = torch.randn(num_rows, width, generator=torch.Generator().manual_seed(num_rows))
+        assert torch.equal(packed(rows), expected(rows)), num_rows
+    rows = rows_of_any_size(99, width)
+    torch.testing.assert_close(packed(rows), expected(rows), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("group", [16, 32, 64])

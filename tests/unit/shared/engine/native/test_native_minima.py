@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +14,7 @@ from shared.engine.cuda.weight_map import map_linears
 from shared.engine.loading.config import ModelConfig, load_model_config
 from shared.engine.loading.gguf.blocks import read_blocks
 from shared.engine.loading.layers import ModelWeights
-from shared.engine.loading.linear import DenseLinear, Linear, LinearMap, QuantLinear, as_stored, dequantize
+from shared.engine.loading.linear import CodedLinear, DenseLinear, Linear, LinearMap, as_stored, dequantize
 from shared.engine.loading.weights import load_weights
 from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.native.library import library
@@ -24,24 +23,23 @@ from shared.engine.native.packing import PackedPart, packed_parts
 from shared.engine.native.weight_cache import WeightCache
 from shared.engine.torch_backend.model import TorchModel
 from tests.support.engine import logits_by_path, save_random_model
+from tests.support.k_quants import K_QUANTS, stored_k_quants
 
 KERNELS = library()
-TYPES = ["Q4_1", "Q5_1", "Q6_K"]  # 4 and 8 bits with minima, groups of 16
+TYPES = ["Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]  # 4 and 8 bits with minima, superblocks
 PROMPT, BESIDE = list(range(3, 60)), list(range(90, 20, -1))
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels were not built or cannot run here")
 
 
 def in_blocks(linear: LinearMap, type_name: str) -> Linear:
-    """The same shape with codes at random: Q6_K has no quantizer in python."""
+    """The same shape with codes at random: K-quants have no quantizer in python."""
     assert isinstance(linear, DenseLinear)
-    if type_name != "Q6_K":
+    if type_name in K_QUANTS:
+        stored = stored_k_quants(type_name, *linear.shape, linear.shape[0])
+    else:
         stored = gguf.quants.quantize(linear.weight.numpy(), gguf.GGMLQuantizationType[type_name])
-        return read_blocks(torch.from_numpy(stored), type_name, "weight")
-    random = np.random.default_rng(linear.shape[0])
-    blocks = random.integers(0, 256, (linear.weight.numel() // 256, 210), dtype=np.uint8)
-    blocks[:, 208:] = np.array([1e-4], np.float16).view(np.uint8)
-    return read_blocks(torch.from_numpy(blocks).view(linear.shape[0], -1), type_name, "weight")
+    return read_blocks(torch.from_numpy(stored), type_name, "weight")
 
 
 def quantized_model(folder: Path, type_name: str) -> tuple[ModelConfig, ModelWeights]:
@@ -58,7 +56,7 @@ def quantized_model(folder: Path, type_name: str) -> tuple[ModelConfig, ModelWei
     config = load_model_config(folder)
     weights = load_weights(folder, config, torch.device("cpu"))
     weights = map_linears(weights, lambda linear: in_blocks(linear, type_name))
-    assert isinstance(weights.head, QuantLinear)
+    assert isinstance(weights.head, CodedLinear)
     return config, ModelWeights(
         dequantize(weights.head, torch.float32), weights.layers, weights.final_norm, weights.head
     )
@@ -95,7 +93,7 @@ def whole(model: Model) -> torch.Tensor:
     return model.forward(Batch(PROMPT, [Span(0, len(PROMPT), [range(8)])], range(len(PROMPT)))).clone()
 
 
-@pytest.mark.thorough(but="Q4_1 | Q6_K")
+@pytest.mark.thorough(but="Q4_1 | Q5_K | Q6_K")
 @pytest.mark.parametrize("type_name", TYPES)
 def test_logits_are_those_of_the_torch_backend(type_name: str, tmp_path: Path) -> None:
     config, weights = quantized_model(tmp_path, type_name)
@@ -106,7 +104,7 @@ def test_logits_are_those_of_the_torch_backend(type_name: str, tmp_path: Path) -
     assert errors.mean() <= 0.002 * reference.std()
 
 
-@pytest.mark.thorough(but="1-Q4_1 | 2-Q6_K")
+@pytest.mark.thorough(but="1-Q4_1 | 1-Q4_K | 2-Q5_K | 2-Q6_K")
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_invariant_5_logits_are_bitwise_equal_on_every_path(

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shared.engine.loading.gguf.blocks import BLOCK_TYPES, in_one_format, read_blocks
-from shared.engine.loading.linear import QuantLinear, dequantize, fuse
+from shared.engine.loading.linear import CodedLinear, DenseLinear, dequantize, fuse, in_groups
+from shared.engine.loading.superblocks import SuperblockLinear
 from shared.errors import InvalidRequest
 
 HALVES = {  # where a block's float16 numbers begin
@@ -28,7 +29,8 @@ HALVES = {  # where a block's float16 numbers begin
     "IQ4_XS": (0,),
     "MXFP4": (),
 }
-SCALES_OF_SCALES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
+SCALES_OF_SCALES = ["Q2_K", "Q3_K", "IQ4_XS"]
+SUPERBLOCKS = ["Q4_K", "Q5_K", "Q6_K"]
 STORED_SCALES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"]
 EXPONENTS = range(104, 144)
 """The exponents of MXFP4's blocks: 2 ** -24 to 2 ** 15, which float16 holds."""
@@ -52,7 +54,7 @@ def stored_rows(type_name: str, seed: int, halves: NDArray[np.float16] | None = 
     return blocks.reshape(ROWS, -1)
 
 
-def read(type_name: str, stored: NDArray[np.uint8]) -> QuantLinear:
+def read(type_name: str, stored: NDArray[np.uint8]) -> CodedLinear:
     return read_blocks(torch.from_numpy(stored), type_name, "blk.0.ffn_down.weight")
 
 
@@ -61,9 +63,10 @@ def expected(type_name: str, stored: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(gguf.quants.dequantize(stored, kind)).view(ROWS, 512)
 
 
-def bound(linear: QuantLinear, weights: Tensor) -> Tensor:
+def bound(read: CodedLinear, weights: Tensor) -> Tensor:
     """What rounding a scale and a least weight to float16 may change: 2 ** -11 of each, or half of the least
     number above zero, times the distance."""
+    linear = in_groups(read) if isinstance(read, SuperblockLinear) else read
     groups = torch.arange(512) // linear.group
     distances = (linear.codes.float() - linear.zeros.float()[:, groups]).abs()
     least = 0.0 if linear.minima is None else linear.minima.float().abs()[:, groups]
@@ -71,7 +74,7 @@ def bound(linear: QuantLinear, weights: Tensor) -> Tensor:
     return parts * 2.0**-11 * 1.001 + (distances + 1) * 2.0**-25 + weights.abs() * 2.0**-22
 
 
-@pytest.mark.parametrize("type_name", STORED_SCALES)
+@pytest.mark.parametrize("type_name", [*STORED_SCALES, *SUPERBLOCKS])
 @pytest.mark.parametrize("seed", range(3))
 def test_weights_with_stored_scales_are_exactly_those_of_the_file(type_name: str, seed: int) -> None:
     stored = stored_rows(type_name, seed)
@@ -86,13 +89,27 @@ def test_weights_with_scales_of_scales_are_within_a_rounding_to_float16(type_nam
     assert ((dequantize(linear, torch.float32) - weights).abs() <= bound(linear, weights)).all()
 
 
+@pytest.mark.parametrize("type_name", SUPERBLOCKS)
+@pytest.mark.parametrize("seed", range(3))
+def test_superblocks_in_groups_are_within_a_rounding_to_float16(type_name: str, seed: int) -> None:
+    stored = stored_rows(type_name, seed)
+    superblocks, weights = read(type_name, stored), expected(type_name, stored)
+    assert isinstance(superblocks, SuperblockLinear)
+    linear = in_groups(superblocks)
+    assert ((dequantize(linear, torch.float32) - weights).abs() <= bound(linear, weights)).all()
+
+
 @pytest.mark.parametrize("type_name", sorted(BLOCK_TYPES))
 def test_the_extremes_of_scales_and_codes_are_read_as_well(type_name: str) -> None:
     largest = 500.0 if type_name in SCALES_OF_SCALES else 65504.0  # times 127, float16 ends
     halves = np.array([0, -0.0, 2.0**-24, -(2.0**-24), 2.0**-14, largest, -largest], dtype=np.float16)
     stored = stored_rows(type_name, 7, halves)
     linear, weights = read(type_name, stored), expected(type_name, stored)
-    assert ((dequantize(linear, torch.float32) - weights).abs() <= bound(linear, weights)).all()
+    found = dequantize(linear, torch.float32)
+    if type_name in SUPERBLOCKS:
+        assert torch.equal(found, weights)
+    else:
+        assert ((found - weights).abs() <= bound(linear, weights)).all()
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 103, 144, 255])
@@ -146,8 +163,11 @@ def test_a_block_is_as_long_as_gguf_says(type_name: str) -> None:
 def test_parts_of_two_types_are_fused_without_changing_a_weight(type_name: str, other: str) -> None:
     parts = [read(each, stored_rows(each, seed)) for seed, each in enumerate((type_name, other))]
     fused = fuse(in_one_format(parts), torch.float32)
-    assert isinstance(fused, QuantLinear)
-    separate = torch.cat([dequantize(part, torch.float32) for part in parts])
+    kept = isinstance(fused, SuperblockLinear)
+    assert not isinstance(fused, DenseLinear)
+    assert kept == (type_name in SUPERBLOCKS and other in SUPERBLOCKS)
+    alike = parts if kept else [in_groups(p) if isinstance(p, SuperblockLinear) else p for p in parts]
+    separate = torch.cat([dequantize(part, torch.float32) for part in alike])
     assert torch.equal(dequantize(fused, torch.float32), separate)
 
 
