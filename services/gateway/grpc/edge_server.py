@@ -105,10 +105,10 @@ class EdgeServer:
 
     def _add_port(self, address: str) -> int:
         if self._certificate is None:
-            return self._server.add_insecure_port(address)
+            return int(self._server.add_insecure_port(address))
         if isinstance(self._server, GrpcServer):
             return self._server.add_secure_port(address, self._certificate.ssl_context(HTTP2))
-        return self._server.add_secure_port(address, self._certificate.credentials())
+        return int(self._server.add_secure_port(address, self._certificate.credentials()))
 
     async def watch_fleet(self) -> None:
         """Keep the health service true: SERVING while every needed role has an instance that is ready."""

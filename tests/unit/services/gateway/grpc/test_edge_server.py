@@ -1,4 +1,4 @@
-"""The edge is served by our own HTTP/2 where that is built and asked for, with the limits of gRPC's server."""
+"""The edge is served by our own HTTP/2 where that is built and asked for, with the limits of grpcio's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.gateway.grpc.edge_intake import CallIntake, most_calls
 from shared.http2.grpc_server import GrpcServer
 from shared.http2.native_codec import has_codec
 
-INTAKE = cast("CallIntake", SimpleNamespace(intercept_service=None))
+INTAKE = cast("CallIntake", SimpleNamespace(intercept_service=print))
 
 
 @pytest.mark.parametrize(("asked", "built"), [("native", True), ("native", False), ("grpcio", True)])
