@@ -18,7 +18,7 @@ _WORST_ERROR = 0.2  # of a step
 
 
 @dataclass(slots=True)
-class _Costs:
+class _RowSums:
     """Faded sums over steps that verified, and how far plain steps are off what they were predicted."""
 
     rows: float = 0.0
@@ -32,12 +32,12 @@ class RowCosts:
     steps and prompts says. So steps are told apart by how many sequences they had, to a factor of two."""
 
     def __init__(self) -> None:
-        self._costs: dict[int, _Costs] = {}
+        self._costs: dict[int, _RowSums] = {}
 
     def observe(self, features: Features, prices: DraftPrices, us: float) -> None:
         """A step of sequences that decode, and of rows to verify, computed for `us`; without these rows it
         was predicted to take what `prices` say."""
-        costs = self._costs.setdefault(features.sequences.bit_length(), _Costs())
+        costs = self._costs.setdefault(features.sequences.bit_length(), _RowSums())
         rows = features.tokens - features.sequences
         plain_us = prices.step_us
         if not rows:
