@@ -59,7 +59,7 @@ class Tries:
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
         self.failures = 0
-        """How many were verified in vain since the last one that was of use."""
+        """The number of those that were verified in vain since the last one that was of use."""
         self._part = 0.0  # of a step that a right token saves, while a try runs
 
     def take(self, cost: float, sequences: float) -> bool:
