@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from shared.engine.batch import Batch, PackedAdapter
+from shared.engine.batch import Batch, PackedAdapter, Span
 from shared.engine.loading.adapter import AdapterWeights
 from shared.engine.loading.config import LayerConfig, ModelConfig, MoeConfig, RopeConfig
 from shared.engine.memory.kv_pool import KvPool
@@ -24,6 +25,7 @@ _QK_NORM = {"none": 0, "head": 1, "all": 2}
 _ACTIVATION = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
 _SCORES = {"softmax": 0, "sigmoid": 1}
 _NOBODY_HEARS = KvWritten()
+_NO_SPANS: tuple[tuple[Any, ...], ...] = ((),) * len(Span._fields)
 _KV_KIND = {"float32": 0, "bfloat16": 1, "int8": 2}
 
 
@@ -110,7 +112,7 @@ class NativeModel:
 
     def forward(self, batch: Batch) -> Tensor:
         """See `Model`."""
-        of_spans = zip(*batch.spans, strict=True)
+        of_spans = zip(*batch.spans, strict=True) if batch.spans else iter(_NO_SPANS)
         starts, counts = array("i", next(of_spans)), array("i", next(of_spans))
         blocks, first_blocks = self._tables(starts, next(of_spans))
         token_ids, logit_rows = array("i", batch.token_ids), array("i", batch.logit_rows)
