@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -75,11 +76,9 @@ class GrpcServer:
         for connection in [*self._connections]:
             connection.leave()
         if grace:
-            try:
+            with contextlib.suppress(TimeoutError):  # what is left is cancelled
                 async with asyncio.timeout(grace):
                     await self._idle.wait()
-            except TimeoutError:
-                """What is left is cancelled."""
         for connection in [*self._connections]:
             for call in connection.calls:
                 call.end_with(grpc.StatusCode.UNAVAILABLE, "the server is stopping: ask another one")

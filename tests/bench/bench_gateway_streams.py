@@ -1,4 +1,4 @@
-"""What a gateway alone takes of a core for many streams at a given rate, over gRPC and as server-sent events.
+"""Measure what a gateway alone takes of a core for many streams at a given rate, by gRPC and by HTTP.
 
     python -m tests.bench.bench_gateway_streams [--streams N] [--tokens-per-s N] [--seconds S]
 

@@ -1,4 +1,4 @@
-"""What K-quants cost as superblocks and as the same codes in groups: bits, and CPU time of products.
+"""Measure what K-quants cost as superblocks and as the same codes in groups: bits, and CPU time of products.
 
     python -m tests.bench.bench_k_quants [--out 4096] [--width 4096] [--turns 15] [--rows 1,4,8,64]
 

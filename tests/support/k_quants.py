@@ -16,9 +16,9 @@ from shared.engine.loading.superblocks import SuperblockLinear
 
 K_QUANTS = ("Q4_K", "Q5_K", "Q6_K")
 HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
-"""Where a block's float16 numbers begin."""
+"""The places at which a block's float16 numbers begin."""
 BITS_OF_FILE = {"Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.5625}
-"""What a weight takes in a file."""
+"""The bits that a weight takes in a file."""
 NIBBLE_GROUP = 32
 
 

@@ -76,7 +76,7 @@ def test_a_message_of_the_largest_size_comes_and_a_larger_one_is_told_before_it_
 
 
 def given(end: CodecEnd) -> int:
-    """What the client may send more of call 1."""
+    """Return how much more the client may send of call 1."""
     return sum(
         int.from_bytes(each.payload, "big")
         for each in end.said()

@@ -1,4 +1,4 @@
-"""What it takes to ask a draft head, learned from what it took."""
+"""The cost of asking a draft head is learned from what it took."""
 
 from __future__ import annotations
 

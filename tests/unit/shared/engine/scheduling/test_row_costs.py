@@ -1,4 +1,4 @@
-"""What a verified row costs beside so many sequences."""
+"""The cost of a verified row depends on how many sequences there are beside it."""
 
 from __future__ import annotations
 
