@@ -146,8 +146,10 @@ class Preparer:
         def step_us(count: int) -> float:
             return engine.cost.predict_us(Features(count, count, count * keys))
 
-        while rows > 1 and (depth + 1) * step_us(rows) > left_us:
-            rows = (rows + 1) // 2
+        fixed_us = step_us(0)
+        row_us = step_us(1) - fixed_us
+        if row_us > 0:
+            rows = min(rows, max(1, int((left_us / (depth + 1) - fixed_us) / row_us)))
         if rows:
             depth = max(1, min(depth, int(left_us / step_us(rows)) - 1))
         return rows, depth

@@ -73,6 +73,12 @@ class Speculator:
         return prepared
 
 
+def learn_a_millisecond_a_step_and_row(engine: Engine) -> None:
+    for rows in 20 * [*range(1, 40)]:  # until the real steps have faded
+        engine.cost.observe(Features(rows, rows, rows * 30), 1000 + 1000 * rows)
+    assert engine.cost.ready
+
+
 @pytest.fixture
 def anew(model_dir: Path) -> Engine:
     return make_engine(model_dir)
@@ -146,12 +152,20 @@ def test_where_somebody_waits_it_stops_with_what_it_has(model_dir: Path) -> None
 def test_with_little_time_there_are_fewer_and_shorter_ones(model_dir: Path) -> None:
     speculator = Speculator(model_dir, LONG)
     tree = speculator.draft()
-    for rows in 20 * [*range(1, 40)]:  # 1 ms a step, and 1 ms a row, until the real steps have faded
-        speculator.engine.cost.observe(Features(rows, rows, rows * 30), 1000 + 1000 * rows)
-    assert speculator.engine.cost.ready
+    learn_a_millisecond_a_step_and_row(speculator.engine)
     few = speculator.prepare(tree, until_s=speculator.clock.monotonic_s() + 0.0125)
     assert 1 <= len(few.branches) <= 3
     assert {len(branch.token_ids) for branch in few.branches} <= {1, 2, 3}
+
+
+def test_as_many_are_prepared_as_there_is_time_for(model_dir: Path) -> None:
+    speculator = Speculator(model_dir, LONG)
+    tree = speculator.draft()
+    learn_a_millisecond_a_step_and_row(speculator.engine)
+    steps_ms = (1 + COUNT) * (1 + 8.5)  # eight of ten outcomes
+    several = speculator.prepare(tree, until_s=speculator.clock.monotonic_s() + steps_ms / 1000)
+    assert len(several.branches) == 8
+    assert {len(branch.token_ids) for branch in several.branches} == {COUNT}
 
 
 def test_a_session_of_which_the_engine_has_other_guesses_is_forgotten(model_dir: Path) -> None:
