@@ -63,13 +63,16 @@ NEEDS_PYTHON := import sys; sys.exit(sys.version_info < (3, 11))
 HAS_PYTHON := $$($(PYTHON) -c "import sys; print(sys.version.split()[0])" 2>/dev/null || echo missing)
 
 # What it takes to run comes first, with the kernels of this CPU alone; then the tools, and the kernels of others.
+# pip would compile in a folder that is gone afterwards: what setup.py has made is not made twice.
 $(RUNS): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/*)
 	@$(PYTHON) -c '$(NEEDS_PYTHON)' 2>/dev/null || { \
 		echo "Penstock needs Python 3.11 or newer, and $(PYTHON) is $(HAS_PYTHON):" \
 			"name another one, as in make setup PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	PENSTOCK_BUILDS=own $(BIN)/python -m pip install --quiet -e .
+	$(BIN)/python -m pip install --quiet 'setuptools>=80'
+	PENSTOCK_BUILDS=none $(BIN)/python -m pip install --quiet -e .
+	PENSTOCK_BUILDS=own $(BIN)/python setup.py --quiet build_ext --inplace
 ifneq ($(FAISS),faiss-cpu)
 	$(BIN)/python -m pip uninstall --quiet --yes faiss-cpu
 	$(BIN)/python -m pip install --quiet '$(FAISS)>=1.14,<2'

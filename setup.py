@@ -87,7 +87,7 @@ def own_build(platform, cpuinfo):
 def wanted(platform):
     """Return the names of the builds that are to be made. Raises SystemExit for a choice that is none."""
     choice = os.environ.get("PENSTOCK_BUILDS", "")
-    if choice == "none":
+    if choice == "none" or (choice == "own" and platform not in INSTRUCTIONS):
         return ()
     if choice == "own":
         with open(CPUINFO, encoding="utf-8") as told:

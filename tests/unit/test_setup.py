@@ -91,6 +91,14 @@ def test_what_this_machine_would_build_is_what_it_loads(
     assert list(setup_py["wanted"](sysconfig.get_platform())) == loads
 
 
+def test_a_machine_that_no_kernels_are_written_for_builds_none(
+    setup_py: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_BUILDS", "own")
+    monkeypatch.setitem(setup_py["wanted"].__globals__, "CPUINFO", "/it/tells/nothing/of/its/cpu")
+    assert setup_py["wanted"]("macosx-14.0-arm64") == ()
+
+
 @pytest.mark.parametrize(("choice", "count"), [("", 5), ("none", 0)])
 def test_all_builds_are_made_unless_fewer_are_wanted(
     setup_py: dict[str, Any], monkeypatch: pytest.MonkeyPatch, choice: str, count: int
