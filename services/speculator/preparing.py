@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from services.speculator.branch_shape import BranchShape, best_shape
 from services.speculator.draft_sequences import DraftSequences
 from shared.engine import Engine
-from shared.engine.cost_model import Features
+from shared.engine.cost_model import NOTHING, Features
 from shared.errors import InvalidRequest, Overloaded
 from shared.seams.clock import SYSTEM_CLOCK, Clock
 from shared.worker.drafts.draft_tree import MAX_BRANCHES, DraftBranch
@@ -82,7 +83,7 @@ class Preparer:
         outcomes = sorted(
             (outcome for each in known for outcome in self._outcomes(each)), key=lambda each: -each.chance
         )
-        rows, depth = self._affordable(engine, known, outcomes)
+        rows, depth = self._shape(engine, known, outcomes)
         branches: dict[str, _Branch] = {}
         later: list[_Outcome] = []
         going_on: list[_Outcome] = []
@@ -129,9 +130,7 @@ class Preparer:
             for place, chance in enumerate(USUAL_CHANCES[: wanted.fan]):
                 yield _Outcome(wanted, len(wanted.guesses), place, None, reached * chance)
 
-    def _affordable(
-        self, engine: Engine, known: Sequence[Round], outcomes: Sequence[_Outcome]
-    ) -> tuple[int, int]:
+    def _shape(self, engine: Engine, known: Sequence[Round], outcomes: Sequence[_Outcome]) -> BranchShape:
         """Return for how many outcomes there are places and time, and how many tokens each then gets."""
         free = engine.config.max_sequences - len(engine.held())
         going_on = sum(each.most_accepted >= len(each.guesses) for each in known)
@@ -139,20 +138,12 @@ class Preparer:
         depth = max((each.count for each in known), default=0)
         limits = [each.until_s for each in known if each.until_s is not None]
         if not limits or not engine.cost.ready:
-            return rows, depth
+            return BranchShape(rows, depth)
         left_us = 1e6 * (max(limits) - self._clock.monotonic_s())
         keys = max(each.base + len(each.token_ids) for each in known)
-
-        def step_us(count: int) -> float:
-            return engine.cost.predict_us(Features(count, count, count * keys))
-
-        fixed_us = step_us(0)
-        row_us = step_us(1) - fixed_us
-        if row_us > 0:
-            rows = min(rows, max(1, int((left_us / (depth + 1) - fixed_us) / row_us)))
-        if rows:
-            depth = max(1, min(depth, int(left_us / step_us(rows)) - 1))
-        return rows, depth
+        fixed_us = engine.cost.predict_us(NOTHING)
+        branch_us = engine.cost.predict_us(Features(1, 1, keys)) - fixed_us
+        return best_shape([each.chance for each in outcomes[:rows]], depth, left_us, fixed_us, branch_us)
 
     # ---- branches ----------------------------------------------------------------------------------
 
