@@ -12,13 +12,15 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from shared.http2.accepting import Accepting, listening_sockets
+from shared.accepting import Accepting, close_all, listening_socket
 from shared.http2.grpc_call import GrpcCall
 from shared.http2.http2_connection import Http2Connection
 from shared.http2.limits import ServerLimits
 from shared.http2.method_call import run_call, through
 from shared.tasks import Tasks
 
+ACCEPTED_AT_ONCE = 64
+"""The most connections that are taken in one turn of the loop."""
 CANCELLED_S = 1.0
 """Methods that were cancelled end within so much."""
 
@@ -91,7 +93,8 @@ class GrpcServer:
             sockets = listening_sockets(host.strip("[]"), int(port), shared=self._shared)
         except OSError as error:
             raise RuntimeError(f"cannot listen at {address}: {error.strerror}") from error
-        self._doors.append(Accepting(sockets, lambda connection: self._take(connection, tls)))
+        door = Accepting(sockets, lambda connection: self._take(connection, tls), at_once=ACCEPTED_AT_ONCE)
+        self._doors.append(door)
         return int(sockets[0].getsockname()[1])
 
     def _take(self, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -147,3 +150,17 @@ class GrpcServer:
         if found is not None:
             return found
         return next((each for generic in self._generic if (each := generic.service(details))), None)
+
+
+def listening_sockets(host: str, port: int, *, shared: bool) -> list[socket.socket]:
+    """Return a socket for each address of the host, all at one port: 0 takes a free one. Raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    try:
+        for family, *_, address in dict.fromkeys(found):
+            place = (address[0], made[0].getsockname()[1] if made else port, *address[2:])
+            made.append(listening_socket(family, place, shared=shared, both_families=address[0] == "::"))
+    except OSError:
+        close_all(made)
+        raise
+    return made

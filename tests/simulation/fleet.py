@@ -26,7 +26,6 @@ from services.gateway import __main__ as gateway
 from services.gateway.config import GatewayConfig
 from services.gateway.grpc import edge_server
 from services.gateway.grpc.idle_connections import IdleConnections
-from services.gateway.http import listener
 from services.prefill import __main__ as prefill
 from services.prefill.config import PrefillConfig
 from services.retriever import __main__ as retriever
@@ -35,6 +34,7 @@ from services.speculator import __main__ as speculator
 from services.speculator.config import SpeculatorConfig
 from services.tokenizer import __main__ as tokenizer
 from services.tokenizer.config import TokenizerConfig
+from shared import accepting
 from shared.blocks.block_hash import BlockHasher
 from shared.bus.subjects import inbox
 from shared.config.fields import ServiceConfig
@@ -270,7 +270,7 @@ def any_fleet_of(seed: int, make: Callable[[World], FleetType]) -> Iterator[Flee
         fleet = make(world)
         patch.setattr(edge_server, "wide_server", fleet.grpc_server)
         patch.setattr(IdleConnections, "watch", fleet.watch_connections)
-        patch.setattr(listener, "_listening", fleet.sockets.listen)
+        patch.setattr(accepting, "listening_socket", fleet.sockets.listen)
         patch.setattr(Embedder, "load", fleet.load_embedder)
         patch.setattr(grammar_compiler, "LimitedJobs", fleet.grammar_trials)
         patch.setattr(sampler, "MaskThreads", SimulatedMasks)

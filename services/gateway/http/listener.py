@@ -9,17 +9,14 @@ makes room for the next.
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import ssl
 from collections.abc import Callable
 
-import structlog
-
+from shared import accepting
+from shared.accepting import Accepting, close_all
 from shared.tasks import Tasks
 from shared.telemetry import metrics
-
-log = structlog.get_logger()
 
 HEAD_TIMEOUT_S = 10.0
 """The longest time for TLS and the head of a connection's first request, from accept on."""
@@ -29,10 +26,6 @@ HEALTH_HEAD_TIMEOUT_S = 2.0
 """The same as `HEAD_TIMEOUT_S` for those."""
 SETTLED_S = 0.4
 """The time in which a connection that has come, or was answered, does not make room for another."""
-BACKLOG = 1024
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-NO_ROOM_PAUSE_S = 0.2
-"""A machine that has no descriptor or no memory for a connection is asked again after so long."""
 
 
 class Place:
@@ -101,7 +94,7 @@ class Listener:
         """The places of clients without a request, whoever is so for the longest first."""
         self._tasks = Tasks()
         self._sockets: list[socket.socket] = []
-        self._pauses: set[asyncio.TimerHandle] = set()
+        self._door = Accepting(self._sockets, self._take)
 
     async def listen(self, host: str, port: int, *, shared: bool) -> str:
         """Return the HOST:PORT where it listens now. Raises OSError when the address cannot be had."""
@@ -110,12 +103,11 @@ class Listener:
         )
         try:
             for family, *_, address in dict.fromkeys(found):
-                self._sockets.append(_listening(family, address, shared=shared))
+                self._sockets.append(accepting.listening_socket(family, address, shared=shared))
         except OSError:
-            self._close_sockets()
+            close_all(self._sockets)
             raise
-        for each in self._sockets:
-            self._watch(each)
+        self._door.start()
         named = f"[{host}]" if ":" in host else host
         return f"{named}:{self._sockets[0].getsockname()[1]}"
 
@@ -146,47 +138,12 @@ class Listener:
 
     def stop(self) -> None:
         """Accept no more; connections go on."""
-        for pause in self._pauses:
-            pause.cancel()
-        self._pauses.clear()
-        for each in self._sockets:
-            asyncio.get_running_loop().remove_reader(each)
-        self._close_sockets()
+        self._door.stop()
 
     async def close(self) -> None:
         """Accept no more, and give up what has only begun; bounded."""
         self.stop()
         await self._tasks.finish(0.0)
-
-    def _close_sockets(self) -> None:
-        for each in self._sockets:
-            each.close()
-        self._sockets.clear()
-
-    def _watch(self, listening: socket.socket) -> None:
-        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
-
-    def _accept(self, listening: socket.socket) -> None:
-        """Take a connection that has come. No task waits for it: one that is cancelled then would lose it."""
-        try:
-            connection, _ = listening.accept()
-        except OSError as error:  # that of a client who is gone already included
-            if error.errno in NO_ROOM:
-                log.warning("connection_not_accepted", error=error.strerror)
-                self._pause(listening)
-            return
-        self._take(connection)
-
-    def _pause(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listening)
-
-        def go_on() -> None:
-            self._pauses.discard(pause)
-            self._watch(listening)
-
-        pause = loop.call_later(NO_ROOM_PAUSE_S, go_on)
-        self._pauses.add(pause)
 
     def _take(self, connection: socket.socket) -> None:
         full = self._clients >= self._max_connections and not self._make_room()
@@ -250,20 +207,3 @@ class Listener:
     def _protocol(self, place: Place) -> asyncio.Protocol:
         place.protocol = self._protocol_of(place)
         return place.protocol
-
-
-def _listening(family: int, address: tuple[object, ...], *, shared: bool) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.setblocking(False)
-        made.bind(address)
-        made.listen(BACKLOG)
-    except OSError:
-        made.close()
-        raise
-    return made

@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from shared.http2 import accepting, grpc_call, keepalive
-from shared.http2.grpc_server import GrpcServer
+from shared.http2 import grpc_call, keepalive
+from shared.http2.grpc_server import GrpcServer, listening_sockets
 from shared.http2.http2_connection import Http2Connection
 from shared.http2.limits import MAX_UNSENT_BYTES, ServerLimits
 from tests.support import http2_wire as wire
@@ -382,7 +382,7 @@ async def test_a_port_that_is_taken_is_a_runtime_error_and_one_that_is_shared_is
     async with serving() as (_, _, port):
         with pytest.raises(RuntimeError, match="cannot listen at 127"):
             GrpcServer(ServerLimits()).add_insecure_port(f"127.0.0.1:{port}")
-    first = accepting.listening_sockets("127.0.0.1", 0, shared=True)
-    second = accepting.listening_sockets("127.0.0.1", first[0].getsockname()[1], shared=True)
+    first = listening_sockets("127.0.0.1", 0, shared=True)
+    second = listening_sockets("127.0.0.1", first[0].getsockname()[1], shared=True)
     for each in (*first, *second):
         each.close()

@@ -1,4 +1,4 @@
-"""Listen at an address and hand over each connection that comes, as long as there is room for it."""
+"""Listen at an address and hand over each connection that comes, over whatever protocol."""
 
 from __future__ import annotations
 
@@ -12,34 +12,24 @@ import structlog
 log = structlog.get_logger()
 
 BACKLOG = 1024
-AT_ONCE = 64
-"""The most connections that are taken in one turn of the loop."""
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NO_ROOM_PAUSE_S = 0.2
 """A machine that has no descriptor or no memory for a connection is asked again after so long."""
 
 
-def listening_sockets(host: str, port: int, *, shared: bool) -> list[socket.socket]:
-    """Return a socket for each address of the host, all at one port: 0 takes a free one. Raises OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    made: list[socket.socket] = []
-    try:
-        for family, *_, address in dict.fromkeys(found):
-            place = (address[0], made[0].getsockname()[1] if made else port, *address[2:])
-            made.append(_listening(family, place, shared=shared))
-    except OSError:
-        for each in made:
-            each.close()
-        raise
-    return made
-
-
 class Accepting:
-    """Take what comes at listening sockets, from `start` until `stop`. `take` gets each connection."""
+    """Take what comes at listening sockets, from `start` until `stop`.
 
-    def __init__(self, sockets: list[socket.socket], take: Callable[[socket.socket], None]) -> None:
+    `take` gets each connection, of which there are `at_once` at most in a turn of the loop. No task waits for
+    them: one that is cancelled then would lose one.
+    """
+
+    def __init__(
+        self, sockets: list[socket.socket], take: Callable[[socket.socket], None], *, at_once: int = 1
+    ) -> None:
         self._sockets = sockets
         self._take = take
+        self._at_once = at_once
         self._pauses: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
@@ -53,14 +43,13 @@ class Accepting:
         self._pauses.clear()
         for each in self._sockets:
             asyncio.get_running_loop().remove_reader(each)
-            each.close()
-        self._sockets.clear()
+        close_all(self._sockets)
 
     def _watch(self, listening: socket.socket) -> None:
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(self._at_once):
             try:
                 connection, _address = listening.accept()
             except BlockingIOError:
@@ -85,14 +74,18 @@ class Accepting:
         self._pauses.add(pause)
 
 
-def _listening(family: int, address: tuple[object, ...], *, shared: bool) -> socket.socket:
+def listening_socket(
+    family: int, address: tuple[object, ...], *, shared: bool, both_families: bool = False
+) -> socket.socket:
+    """Return a socket that listens there. `shared`: others may, too; `both_families`: one of IPv6 that takes
+    clients of IPv4 as well. Raises OSError."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both_families))
         made.setblocking(False)
         made.bind(address)
         made.listen(BACKLOG)
@@ -100,3 +93,10 @@ def _listening(family: int, address: tuple[object, ...], *, shared: bool) -> soc
         made.close()
         raise
     return made
+
+
+def close_all(sockets: list[socket.socket]) -> None:
+    """Close them, and keep none."""
+    for each in sockets:
+        each.close()
+    sockets.clear()
