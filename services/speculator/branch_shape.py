@@ -11,7 +11,7 @@ LIKELY_RIGHT = 0.7
 
 
 class BranchShape(NamedTuple):
-    """How many outcomes of rounds are prepared for, with how many tokens behind each."""
+    """Say how many outcomes of rounds are prepared for, with how many tokens behind each."""
 
     branches: int
     tokens: int
