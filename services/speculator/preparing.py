@@ -7,6 +7,7 @@ session's sequence; all are drafted in the same steps, the likeliest first where
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -77,13 +78,15 @@ class Preparer:
 
     def prepare(self, engine: Engine, rounds: Sequence[Round], may_go_on: Callable[[], bool]) -> Prepared:
         """Draft as many branches as there are places, blocks and time for; `may_go_on` is asked before each
-        step."""
+        step. Where steps take longer than they were thought to, branches are shorter instead of late."""
         known = [each for each in rounds if self._has_drawn(engine, each)]
         forgotten = {each.key for each in rounds} - {each.key for each in known}
         outcomes = sorted(
             (outcome for each in known for outcome in self._outcomes(each)), key=lambda each: -each.chance
         )
-        rows, depth = self._shape(engine, known, outcomes)
+        limits = [each.until_s for each in known if each.until_s is not None]
+        until_s = max(limits, default=math.inf)
+        rows, depth = self._shape(engine, known, outcomes, until_s)
         branches: dict[str, _Branch] = {}
         later: list[_Outcome] = []
         going_on: list[_Outcome] = []
@@ -96,7 +99,7 @@ class Preparer:
                 later.append(outcome)
         for outcome in going_on:  # last: branches are of sequences that are held
             self._go_on(engine, outcome, depth, branches)
-        step_s = self._draw(engine, depth, branches, later, may_go_on)
+        step_s = self._draw(engine, depth, branches, later, until_s, may_go_on)
         for name in list(branches):
             if not engine.hold(name) or not branches[name].token_ids:
                 forgotten |= self._give_up(engine, name, branches.pop(name))
@@ -130,16 +133,17 @@ class Preparer:
             for place, chance in enumerate(USUAL_CHANCES[: wanted.fan]):
                 yield _Outcome(wanted, len(wanted.guesses), place, None, reached * chance)
 
-    def _shape(self, engine: Engine, known: Sequence[Round], outcomes: Sequence[_Outcome]) -> BranchShape:
+    def _shape(
+        self, engine: Engine, known: Sequence[Round], outcomes: Sequence[_Outcome], until_s: float
+    ) -> BranchShape:
         """Return for how many outcomes there are places and time, and how many tokens each then gets."""
         free = engine.config.max_sequences - len(engine.held())
         going_on = sum(each.most_accepted >= len(each.guesses) for each in known)
         rows = min(len(outcomes), free + going_on, MAX_BRANCHES * len(known))
         depth = max((each.count for each in known), default=0)
-        limits = [each.until_s for each in known if each.until_s is not None]
-        if not limits or not engine.cost.ready:
+        if math.isinf(until_s) or not engine.cost.ready:
             return BranchShape(rows, depth)
-        left_us = 1e6 * (max(limits) - self._clock.monotonic_s())
+        left_us = 1e6 * (until_s - self._clock.monotonic_s())
         keys = max(each.base + len(each.token_ids) for each in known)
         fixed_us = engine.cost.predict_us(NOTHING)
         branch_us = engine.cost.predict_us(Features(1, 1, keys)) - fixed_us
@@ -181,13 +185,18 @@ class Preparer:
         depth: int,
         branches: dict[str, _Branch],
         later: Sequence[_Outcome],
+        until_s: float,
         may_go_on: Callable[[], bool],
     ) -> float:
-        """Step until all are drawn, or no more may be; returns the time of a step. Those of `later` begin
-        when what they follow has been drawn."""
-        began_s, steps = self._clock.monotonic_s(), 0
-        while branches and engine.has_work and may_go_on():
-            for output in engine.step().outputs:
+        """Step until all are drawn, no more may be or another step would end after `until_s`; returns the time
+        of a step. Those of `later` begin when what they follow has been drawn."""
+        began_s = now_s = self._clock.monotonic_s()
+        steps, step_s = 0, 0.0
+        while branches and engine.has_work and may_go_on() and now_s + step_s <= until_s:
+            outputs = engine.step().outputs
+            ended_s = self._clock.monotonic_s()
+            steps, step_s, now_s = steps + 1, ended_s - now_s, ended_s
+            for output in outputs:
                 branch = branches.get(output.key)
                 if branch is None:
                     continue
@@ -197,8 +206,7 @@ class Preparer:
                 if first and branch.outcome.token_id is None:
                     for outcome in self._drawn(branch.outcome.round, output.key, later):
                         self._branch(engine, outcome, depth, branches)
-            steps += 1
-        return (self._clock.monotonic_s() - began_s) / steps if steps else 0.0
+        return (now_s - began_s) / steps if steps else 0.0
 
     def _drawn(self, wanted: Round, main: str, later: Sequence[_Outcome]) -> Iterator[_Outcome]:
         """The outcomes behind all guesses whose ids are known now."""

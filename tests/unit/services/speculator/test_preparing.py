@@ -168,6 +168,21 @@ def test_as_many_are_prepared_as_there_is_time_for(model_dir: Path) -> None:
     assert {len(branch.token_ids) for branch in several.branches} == {COUNT}
 
 
+def test_branches_are_shorter_where_steps_take_longer_than_they_were_thought_to(model_dir: Path) -> None:
+    speculator = Speculator(model_dir, LONG)
+    tree = speculator.draft()
+    learn_a_millisecond_a_step_and_row(speculator.engine)
+    clock = speculator.clock
+
+    def goes_on_later() -> bool:
+        clock.advance(0.030)
+        return True
+
+    several = speculator.prepare(tree, goes_on_later, until_s=clock.monotonic_s() + 0.080)
+    assert several.branches
+    assert {len(branch.token_ids) for branch in several.branches} <= {1, COUNT - 1}
+
+
 def test_a_session_of_which_the_engine_has_other_guesses_is_forgotten(model_dir: Path) -> None:
     speculator = Speculator(model_dir, LONG)
     speculator.draft()
