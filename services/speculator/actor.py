@@ -64,7 +64,6 @@ class SpeculatorActor(EngineActor):
         )
         self._drafter = Drafter()
         self._preparer = Preparer(self._drafter.sequences)
-        self._step_s = 0.0  # of the last tick that prepared
         self._somebody_waits = False  # for guesses; the engine's thread reads it
 
     async def on_start(self) -> None:
@@ -264,7 +263,8 @@ class SpeculatorActor(EngineActor):
         those that verify, and there is the time."""
         if self._driver.engine.shares_cores_now:
             return False
-        return not within_us or 2e6 * self._step_s <= within_us
+        step_us = sum(self._driver.engine.cost.last_coefficients()[:3])  # of one branch
+        return not within_us or 2 * step_us <= within_us
 
     def _may_go_on(self) -> bool:
         """Return whether nobody waits for guesses; asked by the engine's thread, before each step."""
@@ -276,8 +276,6 @@ class SpeculatorActor(EngineActor):
         if isinstance(tick.outcome, Drafted):
             for key, why in tick.outcome.refused.items():
                 self._refuse_session(key, why)
-        else:
-            self._step_s = tick.outcome.step_s or self._step_s
         answers = list(tick.answers())
         for asked, tree in answers:
             asked.session.tree = tree

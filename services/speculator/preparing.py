@@ -49,8 +49,6 @@ class Prepared:
 
     branches: dict[str, tuple[DraftBranch, ...]]
     forgotten: frozenset[str] = frozenset()
-    step_s: float = 0.0
-    """The time of a step, 0 where none was taken."""
 
 
 class _Outcome(NamedTuple):
@@ -99,11 +97,11 @@ class Preparer:
                 later.append(outcome)
         for outcome in going_on:  # last: branches are of sequences that are held
             self._go_on(engine, outcome, depth, branches)
-        step_s = self._draw(engine, depth, branches, later, until_s, may_go_on)
+        self._draw(engine, depth, branches, later, until_s, may_go_on)
         for name in list(branches):
             if not engine.hold(name) or not branches[name].token_ids:
                 forgotten |= self._give_up(engine, name, branches.pop(name))
-        return Prepared(_by_session(branches.values()), frozenset(forgotten), step_s)
+        return Prepared(_by_session(branches.values()), frozenset(forgotten))
 
     # ---- what is likely ----------------------------------------------------------------------------
 
@@ -187,15 +185,14 @@ class Preparer:
         later: Sequence[_Outcome],
         until_s: float,
         may_go_on: Callable[[], bool],
-    ) -> float:
-        """Step until all are drawn, no more may be or another step would end after `until_s`; returns the time
-        of a step. Those of `later` begin when what they follow has been drawn."""
-        began_s = now_s = self._clock.monotonic_s()
-        steps, step_s = 0, 0.0
+    ) -> None:
+        """Step until all are drawn, no more may be, or the next step would end too late. Those of `later`
+        begin when what they follow has been drawn."""
+        now_s, step_s = self._clock.monotonic_s(), 0.0
         while branches and engine.has_work and may_go_on() and now_s + step_s <= until_s:
             outputs = engine.step().outputs
             ended_s = self._clock.monotonic_s()
-            steps, step_s, now_s = steps + 1, ended_s - now_s, ended_s
+            step_s, now_s = ended_s - now_s, ended_s
             for output in outputs:
                 branch = branches.get(output.key)
                 if branch is None:
@@ -206,7 +203,6 @@ class Preparer:
                 if first and branch.outcome.token_id is None:
                     for outcome in self._drawn(branch.outcome.round, output.key, later):
                         self._branch(engine, outcome, depth, branches)
-        return (now_s - began_s) / steps if steps else 0.0
 
     def _drawn(self, wanted: Round, main: str, later: Sequence[_Outcome]) -> Iterator[_Outcome]:
         """The outcomes behind all guesses whose ids are known now."""

@@ -10,6 +10,7 @@ import pytest
 from services.speculator.actor import MOST_GUESSED_FROM, SpeculatorActor
 from services.speculator.config import SpeculatorConfig
 from shared.engine import Engine
+from shared.engine.cost_model import Features
 from shared.errors import Overloaded
 from shared.messages import DraftBlock, DraftClose, DraftCommit, DraftOpen, DraftResync, pack_ids
 from shared.process.service import Service
@@ -70,8 +71,10 @@ DECODE = "penstock.decode.decode-0"
 PROMPT = (1, 2, 3, 4)
 
 
-def commit(base: int, tokens: tuple[int, ...], *, fan: int = 2, digest: bytes = b"") -> DraftCommit:
-    return DraftCommit("decode-0", ("r",), (1,), (base,), (tokens,), (4,), (fan,), (3,), 0, (digest,))
+def commit(
+    base: int, tokens: tuple[int, ...], *, fan: int = 2, within_us: int = 0, digest: bytes = b""
+) -> DraftCommit:
+    return DraftCommit("decode-0", ("r",), (1,), (base,), (tokens,), (4,), (fan,), (3,), within_us, (digest,))
 
 
 async def answers(speculator: DraftActor, *messages: DraftOpen | DraftCommit) -> list[DraftBlock]:
@@ -118,6 +121,17 @@ async def test_where_the_cores_are_not_its_own_nothing_is_prepared(
     (plain,) = await answers(speculator, OPEN, commit(4, ()))
     (again,) = await answers(speculator, commit(4, plain.token_ids[0][:1]))
     assert (again.bases, again.branches) == ((5,), ((),))
+
+
+@pytest.mark.parametrize(("steps", "answered"), [(1.9, 1), (2.1, 2)])
+async def test_nothing_is_prepared_where_two_steps_are_too_many(
+    speculator: DraftActor, steps: float, answered: int
+) -> None:
+    step_us = 30e6  # so that what this machine takes for one is nothing
+    for _ in range(200):
+        speculator._driver.engine.cost.observe(Features(1, 1, 0), step_us)
+    found = await answers(speculator, OPEN, commit(4, (), within_us=round(steps * step_us)))
+    assert len(found) == answered
 
 
 async def test_a_wish_ends_what_is_prepared_for_others(speculator: DraftActor) -> None:
