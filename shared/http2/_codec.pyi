@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
 ABI: int
+api: object
 
 class Connection:
     def __init__(

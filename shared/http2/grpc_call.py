@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import grpc
 import grpc.aio
@@ -18,11 +18,22 @@ from shared.http2.limits import MAX_LINGER_S
 from shared.http2.metadata import ANSWER, CallHead, Metadata, status_headers, written
 
 if TYPE_CHECKING:
+    from shared.http2._codec import Connection
     from shared.http2.http2_connection import Http2Connection
 
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 OK = grpc.StatusCode.OK
 WHY_BROKEN = "what the client sent is no message of gRPC, or not all of one"
+
+
+class CallPlace(NamedTuple):
+    """The place that messages of a call are written to: its codec, by the number of its stream there, each of
+    at most `max_bytes`. `flush` has what is written sent in this turn of the loop."""
+
+    codec: Connection
+    stream: int
+    max_bytes: int
+    flush: Callable[[], None]
 
 
 class GrpcCall:
@@ -160,6 +171,11 @@ class GrpcCall:
             self._check_open(force=True)
         self._connection.flush_soon()
         return left == 1
+
+    def place(self) -> CallPlace:
+        """Return where `write_now` writes, for who does so beside Python once something has been written."""
+        connection = self._connection
+        return CallPlace(self._codec, self._stream, connection.limits.max_answer_bytes, connection.flush_soon)
 
     async def room(self) -> None:
         """Return when the client has taken most of what was written."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-ABI = 1
+ABI = 2
 """The version of what the codec takes and says, as `codec/module.cpp` has it."""
 
 

@@ -1,5 +1,6 @@
 // The connection as a Python class: `shared.http2._codec.Connection`. shared/http2/_codec.pyi says what it
 // takes.
+#include "api.h"
 #include "connection.h"
 #include "python_values.h"
 
@@ -70,6 +71,16 @@ PyObject* finish(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     const bool there = of(self).finish(stream, block, sent);
     return PyLong_FromLong(there ? (sent ? 1 : 0) : -1);
   });
+}
+
+int write_message(void* self, uint32_t stream, const char* data, size_t length) noexcept {
+  try {
+    bool room = true;
+    const bool there = of(static_cast<PyObject*>(self)).write(stream, {data, length}, room);
+    return there ? (room ? 1 : 0) : -1;
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
 }
 
 // 1: there is room for another one, 0: there is none, -1: the call is gone.
@@ -232,6 +243,14 @@ PyType_Slot SLOTS[] = {
     {},
 };
 PyType_Spec SPEC = {"shared.http2._codec.Connection", sizeof(PyConnection), 0, Py_TPFLAGS_DEFAULT, SLOTS};
+PyTypeObject* connection_type = nullptr;
+
+bool is_connection(void* object) noexcept {
+  return Py_TYPE(static_cast<PyObject*>(object)) == connection_type;
+}
+
+const Api API = {write_message, is_connection};
+
 PyModuleDef MODULE = {
     PyModuleDef_HEAD_INIT, "_codec", nullptr, 0, nullptr, nullptr, nullptr, nullptr, nullptr};
 
@@ -241,11 +260,13 @@ PyMODINIT_FUNC PyInit__codec() {
   PyObject* module = PyModule_Create(&MODULE);
   if (module == nullptr) return nullptr;
   PyObject* type = PyType_FromSpec(&SPEC);
-  if (type == nullptr || PyModule_AddObject(module, "Connection", type) < 0 ||
-      PyModule_AddIntConstant(module, "ABI", 1) < 0) {
-    Py_XDECREF(type);
-    Py_DECREF(module);
-    return nullptr;
-  }
+  PyObject* api = PyCapsule_New(const_cast<Api*>(&API), API_NAME, nullptr);
+  const bool made =
+      type != nullptr && api != nullptr && PyModule_AddObjectRef(module, "Connection", type) == 0 &&
+      PyModule_AddObjectRef(module, "api", api) == 0 && PyModule_AddIntConstant(module, "ABI", 2) == 0;
+  connection_type = reinterpret_cast<PyTypeObject*>(type);
+  Py_XDECREF(type);
+  Py_XDECREF(api);
+  if (!made) Py_CLEAR(module);
   return module;
 }
