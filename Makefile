@@ -31,7 +31,8 @@ STUBS := protos/penstock/v1/inference_pb2.pyi
 KEDA_STUBS := protos/keda/externalscaler_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
 CODEC := shared/http2/codec
-KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/*.cpp $(CODEC)/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
+ROWS := services/gateway/rows/native
+KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/*.cpp $(CODEC)/*.h $(ROWS)/*.cpp $(ROWS)/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
 SANITIZER_CXX ?= clang++
 ARM64_CXX ?= aarch64-linux-gnu-g++
 ARM64_RUN ?= qemu-aarch64-static -cpu neoverse-n1
@@ -64,7 +65,7 @@ HAS_PYTHON := $$($(PYTHON) -c "import sys; print(sys.version.split()[0])" 2>/dev
 
 # What it takes to run comes first, with the kernels of this CPU alone; then the tools, and the kernels of others.
 # pip would compile in a folder that is gone afterwards: what setup.py has made is not made twice.
-$(RUNS): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/*)
+$(RUNS): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/* $(ROWS)/*)
 	@$(PYTHON) -c '$(NEEDS_PYTHON)' 2>/dev/null || { \
 		echo "Penstock needs Python 3.11 or newer, and $(PYTHON) is $(HAS_PYTHON):" \
 			"name another one, as in make setup PYTHON=python3.12" >&2; exit 1; }
@@ -170,12 +171,16 @@ fuzz-kernels: ## the kernels' entry points under clang's sanitizers, in every fo
 		done; \
 	done
 
-fuzz-codec: ## HTTP/2's codec under clang's sanitizers, 100,000 conversations: three minutes
+fuzz-codec: ## HTTP/2's codec and the reader of text under clang's sanitizers, 100,000 conversations and a million messages: four minutes
 	@mkdir -p build
 	$(SANITIZER_CXX) -std=c++20 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all \
 		-fno-omit-frame-pointer -I $(CODEC) tests/fuzz/http2_conversations.cpp \
 		$(filter-out %/module.cpp,$(wildcard $(CODEC)/*.cpp)) -o build/http2_conversations
 	build/http2_conversations 100000
+	$(SANITIZER_CXX) -std=c++20 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-fno-omit-frame-pointer -I $(ROWS) tests/fuzz/text_messages.cpp \
+		$(filter-out %/module.cpp %/table.cpp,$(wildcard $(ROWS)/*.cpp)) -o build/text_messages
+	build/text_messages 1000000
 
 # Products as wide as 576 alone: an emulated CPU takes its time.
 neon: ## the kernels for arm64, cross-built, under qemu: bit for bit what those for AVX2 compute; three minutes

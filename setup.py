@@ -1,10 +1,10 @@
-"""Compile the CPU kernels, once for each set of instructions, and HTTP/2's codec.
+"""Compile the CPU kernels, once for each set of instructions, HTTP/2's codec and the gateway's table of rows.
 
 pyproject.toml has all else of the package.
 
 Kernels are plain shared libraries, loaded with ctypes, so no torch is needed to build them. Without a
-compiler, or for another kind of CPU, the install goes on: the engine runs on torch alone, and gRPC's edge on
-grpcio.
+compiler, or for another kind of CPU, the install goes on: the engine runs on torch alone, gRPC's edge on
+grpcio, and rows go through Python.
 
 PENSTOCK_BUILDS says which kernels are wanted: all where it is not set, `own` for those of this machine's CPU,
 which are ready sooner; with `none` nothing is compiled at all.
@@ -47,6 +47,7 @@ NAMESPACE = "-Dpenstock=penstock{}"
 WARNINGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
 
 CODEC = "shared/http2/codec"
+ROWS = "services/gateway/rows/native"
 
 
 # Files of all builds wait for the same cores.
@@ -118,12 +119,13 @@ def extensions(platform, names):
     ]
 
 
-def codec():
-    """Return the build of HTTP/2's codec, an extension of Python that any CPU runs."""
+def of_python(name, folder, *others):
+    """Return the build of an extension of Python that any CPU runs; `others` are headers from elsewhere."""
     return Extension(
-        "shared.http2._codec",
-        sorted(glob(f"{CODEC}/*.cpp")),
-        depends=["setup.py", *sorted(glob(f"{CODEC}/*.h"))],
+        name,
+        sorted(glob(f"{folder}/*.cpp")),
+        depends=["setup.py", *sorted(glob(f"{folder}/*.h")), *others],
+        include_dirs=["."],
         extra_compile_args=["-O2", "-g0", "-std=c++20", "-fvisibility=hidden"],
         language="c++",
         optional=True,
@@ -133,7 +135,8 @@ def codec():
 if __name__ == "__main__":
     builds = extensions(sysconfig.get_platform(), wanted(sysconfig.get_platform()))
     if os.environ.get("PENSTOCK_BUILDS") != "none":
-        builds.append(codec())
+        builds.append(of_python("shared.http2._codec", CODEC))
+        builds.append(of_python("services.gateway.rows._rows", ROWS, f"{CODEC}/api.h"))
     setup(
         ext_modules=builds,
         cmdclass={"build_ext": BuildApart},

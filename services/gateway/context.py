@@ -25,6 +25,7 @@ from services.gateway.fleet.tenant_jobs import TenantJobCounts, TenantStanding
 from services.gateway.question.question_rewriter import QuestionRewriter
 from services.gateway.regions.regions import Regions
 from services.gateway.request.prompt_limits import PromptLimits
+from services.gateway.rows.stream_table import StreamTable, has_stream_table
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.recent_latencies import RecentLatencies
 from services.gateway.scope.report import report_end
@@ -74,6 +75,7 @@ class SessionContext:
     useful_marker: UsefulMarker | None
     regions: Regions | None
     drain_gate: DrainGate
+    rows: StreamTable | None
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -159,6 +161,7 @@ class SessionContext:
             useful_marker=read_useful_marker(config),
             regions=Regions.of(config.region, config.zone, fleet),
             drain_gate=DrainGate(),
+            rows=StreamTable() if has_stream_table() else None,
         )
 
 

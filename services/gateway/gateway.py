@@ -97,7 +97,10 @@ class Gateway:
         context = self.context
         if context.exporter is not None:
             context.exporter.start()
-        await context.bus.serve(inbox("gateway", context.instance), self.registry.receive)
+        registry = self.registry
+        await context.bus.serve(
+            inbox("gateway", context.instance), registry.receive, registry.text_messages.take
+        )
         await self.grpc.start()
         await self.http.start()
 

@@ -53,6 +53,11 @@ Receive = Callable[[Delivery], None]
 """Synchronous and never blocking; may raise a PenstockError (Overloaded: the mailbox is full)."""
 
 
+TakeRaw = Callable[[str, bytes], bool]
+"""Takes subject and data of a message that nobody waits for an answer to, and returns whether it has done
+all; it may raise what a receiver may."""
+
+
 class Bus:
     def __init__(self, connection: Connection, sender: str = "") -> None:
         self._connection = connection
@@ -109,25 +114,28 @@ class Bus:
 
     # ---- receiving ------------------------------------------------------------------------------
 
-    async def serve(self, address: str, receive: Receive) -> None:
-        """Hand every message sent to `address` to `receive` from now on. The server knows on return.
+    async def serve(self, address: str, receive: Receive, take_raw: TakeRaw | None = None) -> None:
+        """Hand every message sent to `address` to `receive` from now on, but for what `take_raw` has done.
+        The server knows on return.
 
         Raises Unavailable when our user may not read there.
         """
         subject = subjects.everything_at(address)
 
         async def on_message(msg: Msg) -> None:
-            refused = self._deliver(receive, msg.subject, msg.reply, msg.data)
+            refused = self._deliver(receive, msg.subject, msg.reply, msg.data, take_raw)
             if refused is not None:
                 await refused
 
         client = self._connection.client
         subscription = await client.subscribe(subject, cb=on_message)
-        client.hand_over(subscription, partial(self._deliver, receive))
+        client.hand_over(subscription, partial(self._deliver, receive, take_raw=take_raw))
         await self._connection.flush()
         self._connection.denials.check_subscribed(subject)
 
-    def _deliver(self, receive: Receive, subject: str, reply: str, data: bytes) -> Awaitable[None] | None:
+    def _deliver(
+        self, receive: Receive, subject: str, reply: str, data: bytes, take_raw: TakeRaw | None = None
+    ) -> Awaitable[None] | None:
         """Return what is to be sent: the refusal of a message that the receiver does not take, or the answer
         that was given already to an ask that has come before."""
         if reply:
@@ -139,9 +147,10 @@ class Bus:
                 return self._answer_again(reply, answered)
             self._repeated_asks.open(reply)
         try:
-            envelope, message = codec.decode(data, reply)
-            sender = _sender_of(subject, message)
-            receive(Delivery(envelope, message, sender))
+            if take_raw is None or reply or not take_raw(subject, data):
+                envelope, message = codec.decode(data, reply)
+                sender = _sender_of(subject, message)
+                receive(Delivery(envelope, message, sender))
         except ProtocolError as error:
             metrics.PROTOCOL_ERRORS.labels(code=error.code).inc()
             if isinstance(error, UnknownMessage):

@@ -157,6 +157,7 @@ GATEWAY_ORDER = (
     "open_sockets",
     "shared_ports",
     "scrape_targets",
+    "rows",
     "request",
     "answer",
     "config",

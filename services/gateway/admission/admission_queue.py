@@ -99,6 +99,11 @@ class AdmissionQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def alone(self) -> bool:
+        """Return whether at most one tenant is known: then nobody counts what each has had."""
+        return self._counters.alone
+
     def meter(self, share: TenantShare = OPEN_SHARE) -> RequestMeter:
         """Return what counts the use of one request of this share: by it turns are given."""
         return RequestMeter(self._counters, self._taken, share, self._running)

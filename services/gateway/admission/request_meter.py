@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from services.gateway.admission.running_answers import RunningAnswer, RunningAnswers
 from services.gateway.admission.taken_slots import TakenSlots
+from services.gateway.rows.row_terms import DrawnTokens, RowTerms
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.fairness.token_cost import prompt_cost, request_cost, step_cost
@@ -57,6 +58,15 @@ class RequestMeter:
             self._running.draw(self._answer, tokens)
         if not self._counters.alone:
             self._counters.charge(self.share, step_cost(tokens, self._held_tokens))
+
+    def row_terms(self) -> RowTerms:
+        return RowTerms(((self, "_answer", self._answer),))
+
+    def drawn(self) -> DrawnTokens:
+        """Return what a plain row counts up, once a token was drawn: all of `draw` for one tenant alone."""
+        if self._running is None or self._answer is None:
+            return DrawnTokens(self.draw, ((self, "_held_tokens"),))
+        return DrawnTokens(self.draw, ((self, "_held_tokens"), (self._answer, "drawn")))
 
     def end(self) -> None:
         """The request is over: one that never came to its first token has had nothing."""

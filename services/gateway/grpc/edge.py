@@ -16,6 +16,8 @@ from services.gateway.grpc.edge_status import abort_call, set_status
 from services.gateway.grpc.edge_text import TextEdge, call_authorization
 from services.gateway.request.choices import Choices
 from services.gateway.request.resume_token import ResumePoint
+from services.gateway.rows.row_sink import CallSink, RowSink
+from services.gateway.rows.row_terms import RowTerms
 from services.gateway.scope.arrival import arrived_s
 from services.gateway.scope.request_timeline import RequestTimeline
 from services.gateway.session.call_sessions import CallSessions
@@ -23,6 +25,7 @@ from services.gateway.session.client_cancels import ClientCancels
 from services.gateway.session.ingress import Ingress, record_refusal
 from shared.errors import Cancelled, PenstockError
 from shared.files.api_key_file import ApiKey
+from shared.http2.grpc_call import CallPlace
 
 Call = grpc.aio.ServicerContext[Any, pb.GenerateEvent]
 
@@ -89,6 +92,7 @@ class _CallWriter:
         self._choice = choice
         self._write_now: Callable[[pb.GenerateEvent], bool] | None = getattr(call, "write_now", None)
         """Writes without waiting and returns whether there is room for more; None: grpcio serves the call."""
+        self._find_place: Callable[[], CallPlace] | None = getattr(call, "place", None)
         self._has_room = turn is None
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None:
@@ -112,6 +116,13 @@ class _CallWriter:
         except grpc.aio.InternalError:  # who waits to write hears of it
             return False
         return True
+
+    def row_sink(self) -> RowSink | None:
+        if self._find_place is None or not self._has_room:
+            return None
+        place = self._find_place()
+        sink = CallSink(place.codec, place.stream, place.max_bytes, (self, "_has_room"), place.flush)
+        return RowSink(sink, RowTerms(((self, "_has_room", True),)))
 
     async def write_text(self, event: pb.GenerateEvent) -> None:
         if self._choice:

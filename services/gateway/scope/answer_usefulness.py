@@ -16,6 +16,11 @@ class AnswerUsefulness:
         self._timeline = timeline
         self._response = response
 
+    @property
+    def is_useful(self) -> bool:
+        """Return whether the client has as much as is useful: what follows changes nothing."""
+        return self._watch.is_useful
+
     def note_delivered(self, text: str, reasoning: str = "") -> None:
         """The client has this part of the answer, and of the thinking before it."""
         if self._watch.is_useful:

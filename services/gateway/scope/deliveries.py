@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.gateway.rows.row_terms import Attribute
 from services.gateway.scope.answer_usefulness import AnswerUsefulness
 from services.gateway.scope.recent_latencies import RecentLatencies
 from services.gateway.scope.request_timeline import RequestTimeline
@@ -27,6 +28,13 @@ class Deliveries:
             self._note_tokens(tokens)
         if self._usefulness is not None:
             self._usefulness.note_delivered(text, reasoning)
+
+    def row_place(self) -> Attribute | None:
+        """Return when the client got something last, where plain rows need no more than that and the gaps
+        between them; else None."""
+        if not self._last_s or (self._usefulness is not None and not self._usefulness.is_useful):
+            return None
+        return self, "_last_s"
 
     def note_end(self, *, finished: bool) -> None:
         """The client has all of it, and it is `finished` or has failed."""

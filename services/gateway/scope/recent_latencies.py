@@ -74,6 +74,13 @@ class RecentLatencies:
         if gap_s is not None:
             slot.inter_token[_bin_of(gap_s * 1e6)] += 1
 
+    def record_deliveries(self, tokens: int, gaps: Mapping[int, int], now_s: float) -> None:
+        """The same for many tokens at once: `gaps` are the numbers of those in each bin."""
+        slot = self._slot(now_s)
+        slot.tokens += tokens
+        for bin_number, count in gaps.items():
+            slot.inter_token[bin_number] += count
+
     def slots(self) -> Sequence[RateSlot]:
         """Return one slot for each of the last `SLOTS`, oldest first; the last one is not over yet."""
         now = int(self._clock.monotonic_s() // SLOT_S)

@@ -52,6 +52,11 @@ def count_tokens(state: SessionState, new: int) -> None:
     _generated[state.model] += new
 
 
+def count_generated(model: str, new: int) -> None:
+    """`new` tokens of a model are in logs of which none of them is the first."""
+    _generated[model] += new
+
+
 def flush_tokens() -> None:
     """Show what was counted: once for the many rows of a message, as a metric costs more than an addition."""
     for model, tokens in _generated.items():

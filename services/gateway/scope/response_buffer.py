@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.answer.answer_format import PLAIN_ANSWER, AnswerFormat, AnswerReader
+from services.gateway.rows.row_sink import RowSink
+from services.gateway.rows.row_terms import RowTerms
 from services.gateway.scope.outcome import Outcome
 from shared.errors import Cancelled
 from shared.sampling.parameters import TokenLogprob
@@ -20,6 +22,8 @@ PROMPT_S = 0.003
 
 PutText = Callable[[int, tuple[int, ...], str], bool]
 """Writes a row (its position, ids and text) to the client at once; returns whether it did."""
+FindSink = Callable[[], RowSink | None]
+"""Returns the place that `PutText` writes to, None where it does more than write."""
 
 
 class ResponsePart(NamedTuple):
@@ -51,16 +55,36 @@ class ResponseBuffer:
         self._filled = False
         self._waiting: asyncio.Future[None] | None = None
         """The future of the reader, while there is nothing to read."""
+        self._waits = False
+        """The reader does, and has not been told that something is there."""
         self.answer_format = PLAIN_ANSWER
         self._reader: AnswerReader | None = None
         self._is_whole = self._is_read = False
         """The last row is there; the reader has told all that it kept back."""
         self._held = False
         self._put_through: PutText | None = None
+        self._find_sink: FindSink | None = None
 
-    def write_through(self, put_text: PutText | None) -> None:
+    def write_through(self, put_text: PutText | None, find_sink: FindSink | None = None) -> None:
         """Hand rows to `put_text` from now on while whoever takes responses waits, and nothing else does."""
-        self._put_through = put_text
+        self._put_through, self._find_sink = put_text, find_sink
+
+    def row_sink(self) -> RowSink | None:
+        """Return where rows are written now, with when that is so; None where they are not, or not simply."""
+        if self._find_sink is None or not self._waits or self._reader is not None:
+            return None
+        found = self._find_sink()
+        if found is None:
+            return None
+        terms = (
+            (self, "_waits", True),
+            (self, "_put_through", self._put_through),
+            (self, "_text", None),
+            (self, "_prompt", None),
+            (self, "_reader", None),
+            (self, "_held", False),
+        )
+        return RowSink(found.sink, RowTerms.of_all((RowTerms(terms), found.terms)))
 
     def hold(self) -> None:
         """Keep what comes from here on until `release`, or the end: another answer may take its place."""
@@ -89,7 +113,7 @@ class ResponseBuffer:
         return () if self._reader is None else self._reader.call_ids
 
     def _fill(self) -> None:
-        self._filled = True
+        self._filled, self._waits = True, False
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -175,7 +199,11 @@ class ResponseBuffer:
         """Wait for something to write, then take all of it."""
         if not self._filled:
             self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            self._waits = True
+            try:
+                await self._waiting
+            finally:
+                self._waits = False
         told = self._take_prompt_logprobs()
         if self._prompt_logprobs:  # the rest is for the next turns, and all that follows it
             part = ResponsePart(self._prompt, told, None, None)

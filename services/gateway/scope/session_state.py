@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
 from services.gateway.fleet.routing import RoutingDecision
+from services.gateway.rows.row_terms import RowTerms
 from services.gateway.scope.prompt_logprobs_buffer import PromptLogprobsBuffer
 from services.gateway.scope.token_log import Arrival, TokenLog
 from shared.errors import DeadlineExpired, InvalidRequest, PenstockError, TooLarge
@@ -230,6 +231,21 @@ class SessionState:
         log.append(ids, text)
         self.epoch_tokens += len(ids)
         return True
+
+    def row_terms(self) -> RowTerms:
+        """Return when a row is in the middle of an answer, as `accept_next` says."""
+        log = self.log
+        return RowTerms(
+            (
+                (self, "epoch", self.epoch),
+                (self, "finish", ""),
+                (self, "phase", RequestPhase.DECODE),
+                (self, "log", log),
+                (log, "rereads", False),
+            ),
+            tokens=((self, "epoch_tokens"),),
+            chars=((log, "emitted_chars"),),
+        )
 
     def is_from(self, sender: str, *roles: str) -> bool:
         """Whether `sender` is an instance of this route; one that does not say who it is, is believed."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from services.gateway.prompt.preparation import PreparedPrompt
+from services.gateway.rows.row_terms import KeptRows, RowTerms
 from services.gateway.scope.session_state import SessionState
 from services.gateway.scope.text_row import TextRow
 from services.gateway.session.interruption import Interruption
@@ -135,6 +136,15 @@ class Computation:
             self._keep(row)
         if self._followers:
             self._tell(lambda follower: follower.on_row(row, now_s))
+
+    def row_terms(self) -> RowTerms:
+        return RowTerms(((self, "_followers", ()), (self, "_keeps", self._keeps)))
+
+    def kept(self) -> KeptRows | None:
+        """Return what plain rows are kept in, None where none is."""
+        if not self._keeps:
+            return None
+        return KeptRows(self._rows, (self, "_kept_tokens"), self._most_tokens)
 
     def end(self, end: ComputationEnd) -> None:
         """Nothing more comes."""

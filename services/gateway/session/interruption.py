@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from services.gateway.rows.row_terms import RowTerms
 from shared.errors import PenstockError
 
 
@@ -17,6 +18,9 @@ class Interruption:
     def __init__(self) -> None:
         self.error: PenstockError | None = None
         self.came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def row_terms(self) -> RowTerms:
+        return RowTerms(((self, "error", None),))
 
     def interrupt(self, error: PenstockError) -> None:
         """End the request with `error` wherever it is."""

@@ -8,6 +8,7 @@ from typing import Protocol
 import structlog
 
 from protos.penstock.v1 import inference_pb2 as pb
+from services.gateway.rows.row_sink import RowSink
 from services.gateway.scope.deliveries import Deliveries
 from services.gateway.scope.outcome import Outcome
 from services.gateway.session.session import Session
@@ -25,6 +26,9 @@ class ResponseWriter(Protocol):
     def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:
         """Write a row of a plain answer at once. Return False, with nothing written, where that would wait or
         where more than the row is to be written."""
+
+    def row_sink(self) -> RowSink | None:
+        """Return where `put_text` writes rows now, None where it does more than write, or cannot write."""
 
     async def write_prompt(self, prompt: pb.PromptInfo) -> None: ...
     async def write_prompt_logprobs(self, told: pb.PromptLogprobs) -> None: ...
@@ -70,7 +74,8 @@ async def _relay_parts(session: Session, writer: ResponseWriter) -> Outcome:
             deliveries.note_text(len(token_ids), text)
         return written
 
-    session.response.write_through(put_text)
+    session.response.write_through(put_text, writer.row_sink)
+    session.intake.deliveries = deliveries
     while True:
         part = await session.response.take_response()
         if part.prompt is not None:

@@ -8,6 +8,7 @@ from services.gateway.fleet.crash_record import PROVEN_TOKENS
 from services.gateway.fleet.liveness_check import is_forgotten
 from services.gateway.fleet.route_trials import RouteTrials
 from services.gateway.request_scope import RequestScope
+from services.gateway.rows.row_terms import RowTerms
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import PenstockError, Unavailable
 from shared.messages import LivenessCheck, Message
@@ -49,6 +50,15 @@ class RouteWatch:
         self._heard_s = now_s
         if self._noted_tokens < PROVEN_TOKENS or self._state.finish or self._crash_record.strikes:
             self._arrived.set()
+
+    def row_terms(self) -> RowTerms | None:
+        """Return what plain rows change, None while one of them would wake somebody."""
+        if self._noted_tokens < PROVEN_TOKENS or self._crash_record.strikes:
+            return None
+        return RowTerms(
+            ((self._crash_record, "strikes", 0),),
+            arrivals=((self, "last_token_s"), (self, "_heard_s")),
+        )
 
     def fail_route(self, trouble: PenstockError) -> None:
         """It cannot go on. The first trouble of an epoch counts."""

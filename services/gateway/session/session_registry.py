@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import structlog
@@ -26,7 +26,8 @@ from services.gateway.scope.call_identity import CallIdentity, call_identity
 from services.gateway.scope.live_counts import LiveCounts
 from services.gateway.scope.report import flush_tokens
 from services.gateway.scope.session_state import RequestPhase
-from services.gateway.scope.text_row import rows_by_request
+from services.gateway.scope.text_messages import TextMessages
+from services.gateway.scope.text_row import TextRow, rows_by_request
 from services.gateway.session.console_report import MAX_SHOWN_LIVE, console_report
 from services.gateway.session.running_computations import RunningComputations
 from services.gateway.session.session import Session
@@ -93,6 +94,9 @@ class SessionRegistry:
         self._idle = asyncio.Event()
         self._idle.set()
         self.drain_gate = context.drain_gate
+        self.text_messages = TextMessages(
+            context.rows, context.latencies, lambda: context.admission_queue.alone, self._take_rows
+        )
 
     @property
     def prompt_limits(self) -> PromptLimits:
@@ -200,6 +204,8 @@ class SessionRegistry:
             await session.run_request()
         finally:
             del self._live[session.request_id]
+            if self._context.rows is not None:
+                self._context.rows.leave(session.request_id)
             self._shares.end(session.request.tenant)
             if not self._live:
                 self._idle.set()
@@ -315,8 +321,10 @@ class SessionRegistry:
             session.on_instance_lost(role, instance)
 
     def _fan_out(self, text: Text, sender: str) -> None:
-        now_s = SYSTEM_CLOCK.monotonic_s()
-        for request_id, row in rows_by_request(text):
+        self._take_rows(rows_by_request(text), sender, SYSTEM_CLOCK.monotonic_s())
+
+    def _take_rows(self, rows: Iterable[tuple[str, TextRow]], sender: str, now_s: float) -> None:
+        for request_id, row in rows:
             session = self._live.get(request_id)
             if session is None:
                 metrics.STALE_MESSAGES.inc()

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 from services.gateway.prompt.preparation import PreparedPrompt
 from services.gateway.request_scope import RequestScope
+from services.gateway.rows.row_terms import KeptRows, RowTerms
 from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.text_row import TextRow
 from services.gateway.session.computation import Computation, ComputationEnd
@@ -55,6 +56,15 @@ class SharedWork:
         """A row that continues the log of this request."""
         if self._computation is not None:
             self._computation.put_row(row, now_s)
+
+    def row_terms(self) -> RowTerms:
+        """Return when a row goes to the client of the request, and to no one else."""
+        own = RowTerms(((self, "left", None), (self, "_computation", self._computation)))
+        return own if self._computation is None else RowTerms.of_all((own, self._computation.row_terms()))
+
+    def kept(self) -> KeptRows | None:
+        """Return what plain rows are kept in for who comes late, None where none is."""
+        return None if self._computation is None else self._computation.kept()
 
     def leave(self, error: PenstockError) -> None:
         """The client of the request goes. So does the work, unless others share it."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from services.gateway.request_scope import RequestScope
+from services.gateway.rows.plain_stream import PlainStream
+from services.gateway.rows.row_terms import RowTerms
+from services.gateway.rows.stream_table import StreamTable
 from services.gateway.scope.answer_confidence import AnswerConfidence
+from services.gateway.scope.deliveries import Deliveries
 from services.gateway.scope.report import count_tokens
 from services.gateway.scope.session_state import RowVerdict
 from services.gateway.scope.text_row import TextRow
@@ -16,6 +20,11 @@ from shared.deadline import SYSTEM_CLOCK
 from shared.errors import Cancelled, StreamLost, Unavailable
 from shared.messages import PromptLogprobs
 from shared.telemetry import metrics
+
+LOOKS = 16
+"""The first rows of an answer behind each of which is looked whether the next ones are plain."""
+ROWS_BETWEEN_LOOKS = 64
+"""The most rows of one that are not until it is looked again."""
 
 
 class TextIntake:
@@ -33,10 +42,18 @@ class TextIntake:
         self._watch = watch
         self._interruption = interruption
         self._work = work
+        self._request_id = scope.request_id
+        self._rows = scope.context.rows
+        self.deliveries: Deliveries | None = None
+        """The notes of what the client gets, while there is one."""
         self.confidence: AnswerConfidence | None = None
         """The measure of the answer, where somebody wants to know."""
         self._flow: tuple[int, str] | None = None
         """The epoch and the sender of a row that was relayed: the next one needs no second look at either."""
+        self._followed: tuple[int, str] | None = None
+        """The flow whose plain rows come here no more."""
+        self._rows_until_look = 0
+        self._looks = 0
 
     def on_text(self, row: TextRow, sender: str, now_s: float) -> None:
         """`now_s`: when it came, by the monotonic clock. Most of what a gateway does is this, row by row."""
@@ -126,6 +143,51 @@ class TextIntake:
             self._put(row)
         self._work.put_row(row, now_s)
         self._watch.record_arrival(now_s)
+        if self._rows is not None and self._followed != self._flow:
+            self._look_whether_plain(self._rows)
+
+    def _look_whether_plain(self, rows: StreamTable) -> None:
+        """Have the table take what comes behind this row, if that can be: looked at ever more rarely where it
+        cannot, as by a client of another server."""
+        if self._rows_until_look:
+            self._rows_until_look -= 1
+            return
+        self._follow(rows)
+        self._looks += 1
+        self._rows_until_look = 0 if self._looks < LOOKS else min(self._looks - LOOKS, ROWS_BETWEEN_LOOKS)
+
+    def _follow(self, rows: StreamTable) -> None:
+        """Have the table take the plain rows that come behind this one, once all is known that they need."""
+        state, watched = self._state, self._watch.row_terms()
+        delivered = None if self.deliveries is None else self.deliveries.row_place()
+        if watched is None or delivered is None or self._flow is None:
+            return
+        sink = self._response.row_sink()
+        if sink is None:
+            return
+        parts = (
+            RowTerms(((self, "confidence", None),)),
+            self._interruption.row_terms(),
+            state.row_terms(),
+            self._work.row_terms(),
+            self._meter.row_terms(),
+            watched,
+            sink.terms,
+        )
+        stream = PlainStream(
+            *self._flow,
+            state.log.prompt_tokens,
+            state.log.ids,
+            state.log.texts,
+            state.model,
+            RowTerms.of_all(parts),
+            delivered,
+            self._meter.drawn(),
+            self._work.kept(),
+            sink.sink,
+        )
+        rows.follow(self._request_id, stream)
+        self._followed = self._flow
 
     def relay_shared_row(self, row: TextRow, now_s: float) -> None:
         """A row of the computation that this request follows, which continues its log."""

@@ -11,7 +11,7 @@ from aiohttp import web
 from services.gateway.http.completions.choice import Choice
 from services.gateway.http.completions.completion import AnswerShape, AskedCompletion
 from services.gateway.http.completions.error_object import error_object
-from services.gateway.http.completions.event_stream import EventStream, TextFrame
+from services.gateway.http.completions.event_stream import EventPlace, EventStream, TextFrame
 from services.gateway.http.completions.token_text import FetchTokenBytes
 from services.gateway.http.fields.penstock_part import penstock_part
 from shared.errors import PenstockError
@@ -65,6 +65,11 @@ class Answer:
         if self._completion.stream_usage.each:
             return False
         return self._events.put_text(self._frame(model, index), text, event_id)
+
+    def text_place(self, model: str, index: int) -> EventPlace | None:
+        if self._completion.stream_usage.each or len(self.writers) > 1:
+            return None
+        return self._events.place(self._frame(model, index))
 
     def _frame(self, model: str, index: int) -> TextFrame:
         """Return the chunk of a choice around any text."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
@@ -20,6 +20,8 @@ from services.gateway.http.completions.error_object import (
 )
 from services.gateway.http.fields.json_body import read_json_body
 from services.gateway.http.fields.json_fields import JsonFields
+from services.gateway.rows.row_sink import ChunkedBody
+from services.gateway.rows.row_terms import RowTerms
 from shared.errors import Cancelled, InvalidRequest, PenstockError, TooLarge
 
 BODY_TIMEOUT_S = 30.0
@@ -39,6 +41,18 @@ EVENTS = "text/event-stream"
 def body_time_s(come_bytes: int) -> float:
     """Return how long a body of which so much has come may have taken until more comes."""
     return min(BODY_TIMEOUT_S, BODY_GRACE_S + come_bytes / MIN_BODY_BYTES_PER_S)
+
+
+MORE_THAN_CHUNKS = ("_compress", "_headers_buf", "_on_chunk_sent", "on_body_write", "length")
+"""The attributes of aiohttp's writer of which none is set where all it does is to write chunks."""
+
+
+class ChunkPlace(NamedTuple):
+    """The place of an answer in chunks: `write` takes them as they go out, while `terms` hold."""
+
+    write: Callable[[bytes], None]
+    chunks: ChunkedBody
+    terms: RowTerms
 
 
 class Writing:
@@ -184,6 +198,21 @@ class HttpCall:
             return True
         writing.close()
         raise RuntimeError("aiohttp waits where it was asked not to: an answer may be cut")
+
+    def body_place(self) -> ChunkPlace | None:
+        """Return where `put` writes, for who does so beside aiohttp; None where that does more than write
+        chunks."""
+        request = self._request
+        transport, writer = request.transport, cast("StreamWriter", request.writer)
+        if (
+            transport is None
+            or not writer.chunked
+            or any(getattr(writer, name, None) for name in MORE_THAN_CHUNKS)
+        ):
+            return None
+        written = (writer, "buffer_size"), (writer, "output_size")
+        terms = RowTerms(((request.protocol, "_paused", False),))
+        return ChunkPlace(transport.write, ChunkedBody(transport.is_closing, written), terms)
 
     async def flush(self, response: web.StreamResponse) -> None:
         """Write what is left of the answer. A client that does not take it in time loses its connection, as

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.http.completions.completion import AnswerShape, Echo
+from services.gateway.http.completions.event_stream import EventPlace
 from services.gateway.http.completions.token_text import (
     FetchTokenBytes,
     TokenText,
@@ -18,6 +19,7 @@ from services.gateway.http.completions.token_text import (
 from services.gateway.http.fields.chat_tools import add_calls
 from services.gateway.http.fields.penstock_options import event_id
 from services.gateway.request.resume_token import ResumePoint
+from services.gateway.rows.row_sink import EventSink, RowSink
 
 FINISH_REASONS = {
     pb.FINISH_REASON_STOP: "stop",
@@ -37,6 +39,9 @@ class ChunkSender(Protocol):
 
     def put_text(self, model: str, index: int, text: str, event_id: str = "") -> bool:
         """Write the same chunk at once, and return whether there was room for it."""
+
+    def text_place(self, model: str, index: int) -> EventPlace | None:
+        """Return where that writes, None where it does not, or where other choices are written beside it."""
 
 
 class Choice:
@@ -107,6 +112,18 @@ class Choice:
                 return False
         self.told_tokens, self._chars = tokens, chars
         return True
+
+    def row_sink(self) -> RowSink | None:
+        if self._sender is None or not self._begun or self._logprobs:
+            return None
+        place = self._sender.text_place(self._model, self.index)
+        if place is None:
+            return None
+        counted = (self, "told_tokens"), (self, "_chars")
+        return RowSink(
+            EventSink(place.put, place.chunks, place.before, place.after, self._resume_token, *counted),
+            place.terms,
+        )
 
     async def write_text(self, event: pb.GenerateEvent) -> None:
         delta = event.text

@@ -9,11 +9,13 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from services.gateway.http.completions.call import FLUSH_TIMEOUT_S, HttpCall
+from services.gateway.rows.row_sink import ChunkedBody
+from services.gateway.rows.row_terms import RowTerms
 from shared.errors import Cancelled
 
 DONE = b"data: [DONE]\n\n"
@@ -28,8 +30,24 @@ class TextFrame:
         place = encode_basestring_ascii(_PLACE).encode()
         self._before, _, self._after = _event(event_of(_PLACE)).rpartition(place)
 
+    @property
+    def parts(self) -> tuple[bytes, bytes]:
+        """Return what stands before the text, and after it."""
+        return self._before, self._after
+
     def around(self, text: str) -> bytes:
         return self._before + encode_basestring_ascii(text).encode() + self._after
+
+
+class EventPlace(NamedTuple):
+    """The place of an event that is the same but for its text, `before` and `after` that; `terms` hold
+    while it may be."""
+
+    put: Callable[[bytes], object]
+    chunks: ChunkedBody | None
+    before: bytes
+    after: bytes
+    terms: RowTerms
 
 
 class EventStream:
@@ -63,6 +81,15 @@ class EventStream:
         if self._response is None or self._stuck:
             return False
         return self._call.put(_text_event(frame, text, event_id))
+
+    def place(self, frame: TextFrame) -> EventPlace | None:
+        """Return where `put_text` writes, None where it would not."""
+        if self._response is None or self._stuck:
+            return None
+        body, own = self._call.body_place(), RowTerms(((self, "_stuck", False),))
+        if body is None:
+            return EventPlace(self._call.put, None, *frame.parts, own)
+        return EventPlace(body.write, body.chunks, *frame.parts, RowTerms.of_all((own, body.terms)))
 
     async def finish(self, last: Mapping[str, Any] | None, mark: bytes = DONE) -> web.StreamResponse:
         """End with one more event, if any; a client that does not take it in time loses its connection."""

@@ -15,6 +15,7 @@ from services.gateway.http.fields.penstock_part import penstock_part
 from services.gateway.http.responses.response_items import Happened, ResponseItems
 from services.gateway.http.responses.response_object import ResponseObject, status_of
 from services.gateway.http.responses.responses import AskedResponse
+from services.gateway.rows.row_sink import RowSink
 from shared.errors import PenstockError
 from shared.seams.clock import SYSTEM_CLOCK
 
@@ -49,6 +50,9 @@ class ResponseAnswer:
 
     def put_text(self, position: int, token_ids: tuple[int, ...], text: str) -> bool:  # noqa: ARG002 - a row's
         return False  # each row is several numbered events
+
+    def row_sink(self) -> RowSink | None:
+        return None
 
     async def write_text(self, event: pb.GenerateEvent) -> None:
         delta = event.text
