@@ -18,6 +18,8 @@ Of several servers it goes to another one when it loses one: nats-py draws one, 
 hangs. But one that takes back its login is asked first: it knows the new password. It waits for no byte that
 the lost one does not take any more, and asks more often whether its server lives: there is another one to go
 to. It leaves a server that has lost the rest of its cluster (`shared.bus.cluster_watch`).
+
+It asks at ticks, when an idle process wakes up anyway (`shared.ticks`).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from shared.bus.addresses import wants_tls
 from shared.bus.cluster_watch import ClusterWatch
 from shared.bus.credentials import Credentials
 from shared.deadline import SYSTEM_CLOCK
+from shared.ticks import until_tick
 
 PING_INTERVAL_S = 2
 MAX_OUTSTANDING_PINGS = 2
@@ -44,6 +47,7 @@ CLUSTER_PING_INTERVAL_S = 0.5
 """The time between pings where there are several servers: one that hangs is left after 1.5 s."""
 LATELY_S = 5.0
 """A server that was lost or tried within this time comes after the others."""
+PING = b"PING\r\n"
 MAX_KNOWN_SERVERS = 64
 """The most servers that are kept as places to go to: an upgrade of a cluster may give them new addresses."""
 
@@ -103,6 +107,21 @@ class BusClient(Client):
             if self._current_server is not None and not self._wanted and len(self._server_pool) > 1:
                 self._current_server.last_attempt = SYSTEM_CLOCK.monotonic_s()
         await super()._process_op_err(e)
+
+    async def _ping_interval(self) -> None:
+        while True:
+            await until_tick(self.options["ping_interval"])
+            if not self.is_connected or self._transport is None:
+                continue
+            self._pings_outstanding += 1
+            if self._pings_outstanding > self.options["max_outstanding_pings"]:
+                await self._process_op_err(nats.errors.StaleConnectionError())
+                return
+            try:
+                self._pongs.append(asyncio.get_running_loop().create_future())
+                self._transport.write(PING)
+            except (RuntimeError, OSError):  # it is being closed
+                return
 
     async def _attempt_reconnect(self) -> None:
         self._cluster.stop()

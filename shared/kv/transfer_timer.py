@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from shared.alarm import Alarm
 from shared.deadline import Clock, Deadline
 from shared.errors import DeadlineExpired, PenstockError
 from shared.kv.limits import REST_TICK_S, TICK_S
+from shared.ticks import seconds_to_tick
 
 
 class TimedTransfer(Protocol):
@@ -59,11 +60,11 @@ class TransferTimer(Generic[K, T]):
         self._forget_expired = forget_expired
         self._owner = owner
         self._clock = clock
-        self._first_transfer = asyncio.Event()
+        self._first_transfer = Alarm()
 
     def wake(self) -> None:
         """End the rest: there is a transfer."""
-        self._first_transfer.set()
+        self._first_transfer.ring()
 
     async def run(self) -> None:
         while True:
@@ -84,9 +85,7 @@ class TransferTimer(Generic[K, T]):
             await asyncio.sleep(TICK_S)
             return
         self._first_transfer.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REST_TICK_S):
-                await self._first_transfer.wait()
+        await self._first_transfer.wait(seconds_to_tick(REST_TICK_S))
 
     def _check_transfer(self, transfer: T, now_s: float) -> None:
         if transfer.lease_over(now_s):

@@ -45,6 +45,8 @@ ORDER = (
     "seams",
     "errors",
     "deadline",
+    "ticks",
+    "alarm",
     "tasks",
     "telemetry",
     "health",

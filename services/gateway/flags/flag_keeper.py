@@ -36,6 +36,7 @@ from shared.messages import (
 )
 from shared.telemetry import metrics
 from shared.telemetry.bounded_label import BoundedLabel
+from shared.ticks import until_tick
 
 log = structlog.get_logger()
 
@@ -188,7 +189,7 @@ class FlagKeeper:
             await self.look(live)
             if self.digest != before:
                 changed()
-            await asyncio.sleep(WATCH_S)
+            await until_tick(WATCH_S)
 
     async def look(self, live: Callable[[], Iterable[FlaggedTimes]]) -> None:
         """Do all that `watch` does, once."""

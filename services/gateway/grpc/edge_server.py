@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import structlog
@@ -20,6 +19,7 @@ from services.gateway.grpc.idle_connections import ConnectionCalls, IdleConnecti
 from services.gateway.grpc.wide_server import wide_server
 from services.gateway.session.ingress import Ingress
 from services.gateway.session.session_registry import SessionRegistry
+from shared.alarm import Alarm
 from shared.bus.fleet import FleetView
 from shared.errors import Unavailable
 from shared.http2.grpc_server import GrpcServer
@@ -27,6 +27,7 @@ from shared.http2.limits import ServerLimits
 from shared.http2.native_codec import has_codec
 from shared.messages import MAX_DRAIN_S
 from shared.roles import REQUIRED_ROLES
+from shared.ticks import seconds_to_tick
 
 log = structlog.get_logger()
 
@@ -113,8 +114,8 @@ class EdgeServer:
     async def watch_fleet(self) -> None:
         """Keep the health service true: SERVING while every needed role has an instance that is ready."""
         was: bool | None = None
-        lost = asyncio.Event()
-        self._fleet.on_lost(lambda _role, _instance, _why: lost.set())
+        lost = Alarm()
+        self._fleet.on_lost(lambda _role, _instance, _why: lost.ring())
         while True:
             lost.clear()
             now = self.can_serve()
@@ -124,9 +125,7 @@ class EdgeServer:
                 was = now
             if now:
                 self.serving.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REST_POLL_S if now else HEALTH_POLL_S):
-                    await lost.wait()
+            await lost.wait(seconds_to_tick(REST_POLL_S) if now else HEALTH_POLL_S)
 
     async def watch_connections(self) -> None:
         """Let connections without a call make room for others where there is little."""

@@ -24,11 +24,14 @@ import structlog
 from services.gateway.open_sockets import borrow_socket, is_internet, open_files, socket_names
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.telemetry import metrics
+from shared.ticks import seconds_to_tick
 
 log = structlog.get_logger()
 
 LOOK_S = 0.5
 """The pause between two looks at the connections."""
+REST_LOOK_S = 2.0
+"""The most of it while fewer than half of the places can be taken."""
 LOOK_SHARE = 0.05
 """The most of a core that looking takes: beyond that the pauses grow."""
 SETTLED_S = 0.4
@@ -103,22 +106,24 @@ class IdleConnections:
         while True:
             began_s = time.thread_time()
             try:
-                self.make_room(port)
+                pause_s = self.make_room(port)
             except OSError as error:
                 log.warning("idle_connections_unknown", error=str(error), help="they keep their places")
                 return
-            await asyncio.sleep(max(LOOK_S, (time.thread_time() - began_s) / LOOK_SHARE))
+            await asyncio.sleep(max(seconds_to_tick(pause_s), (time.thread_time() - began_s) / LOOK_SHARE))
 
-    def make_room(self, port: int) -> None:
-        """Shut what has been idle for the longest, as many as there are too many. Raises OSError where the
-        system does not show the sockets of a process."""
-        if open_files() <= self._most_kept:  # fewer than that are connections
+    def make_room(self, port: int) -> float:
+        """Shut what has been idle for the longest, as many as there are too many; the pause until the next
+        look. Raises OSError where the system does not show the sockets of a process."""
+        files = open_files()
+        if files <= self._most_kept:  # fewer than that are connections
             self._known.clear()
-            return
+            return LOOK_S if files > self._most_kept // 2 else REST_LOOK_S
         connections = self._connections(port)
         too_many = len(connections) - self._most_kept
         if too_many > 0:
             _shut_first(self._idle(connections), too_many)
+        return LOOK_S
 
     def _connections(self, port: int) -> list[_Connection]:
         now_s, known = self._clock.monotonic_s(), self._known

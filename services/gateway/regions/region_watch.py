@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import structlog
@@ -16,6 +15,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import PenstockError
 from shared.messages import HoldReport, LivenessCheck
 from shared.tasks import cancel_until_done, start_task
+from shared.ticks import until_tick
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class RegionWatch:
         """Measure for ever."""
         while True:
             await self.look()
-            await asyncio.sleep(LOOK_S)
+            await until_tick(LOOK_S)
 
     async def look(self) -> None:
         """Measure each region whose time has come; one that is new at once."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from services.launcher.processes.instance import Instance
 from shared.deadline import SYSTEM_CLOCK, Clock
+from shared.ticks import until_tick
 
 PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 1.0
@@ -37,7 +38,10 @@ class Prober:
     async def run(self) -> None:
         """Probe for ever."""
         while True:
-            await asyncio.gather(self.probe_all(), asyncio.sleep(PROBE_EVERY_S))
+            if self._missed or any(True for _ in self._targets()):
+                await asyncio.gather(self.probe_all(), until_tick(PROBE_EVERY_S))
+            else:
+                await until_tick(PROBE_EVERY_S)
 
     async def probe_all(self) -> None:
         """One round; kills whoever has missed too many."""

@@ -8,11 +8,11 @@ stood still anyway, and their requests are given up elsewhere for want of its he
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from services.launcher.processes.instance import Instance
+from shared.ticks import until_tick
 
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 4
@@ -37,7 +37,7 @@ class StoppedWatch:
         """Look for ever."""
         while True:
             shared = self.look()
-            await asyncio.sleep(LOOK_EVERY_S if shared else REST_LOOK_S)
+            await until_tick(LOOK_EVERY_S if shared else REST_LOOK_S)
 
     def look(self) -> bool:
         """Look once; ends whoever has been stopped for too long. False: nobody shares ports."""
