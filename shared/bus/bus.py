@@ -19,6 +19,7 @@ from nats.micro.service import Service as MicroService
 from shared.bus import codec, subjects
 from shared.bus.connection import Connection, internal
 from shared.bus.credentials import Credentials
+from shared.bus.heartbeats.repeated_beats import HeardBeats, SaidBeat
 from shared.bus.late_answers import LateAnswers
 from shared.bus.open_asks import OpenAsk
 from shared.bus.repeated_asks import RepeatedAsks
@@ -65,6 +66,8 @@ class Bus:
         self._micro: MicroService | None = None
         self._late_answers = LateAnswers(lambda: self.has_room, self._send_answer, self._forget_ask)
         self._repeated_asks = RepeatedAsks()
+        self._heard_beats = HeardBeats()
+        self._said_beat = SaidBeat()
         self.offsets = ClockOffsets()
         self.unknown = UnknownMessages()
         """Refusals of what another version of the code has sent."""
@@ -148,7 +151,7 @@ class Bus:
             self._repeated_asks.open(reply)
         try:
             if take_raw is None or reply or not take_raw(subject, data):
-                envelope, message = codec.decode(data, reply)
+                envelope, message = self._heard_beats.decode(subject, data, reply)
                 sender = _sender_of(subject, message)
                 receive(Delivery(envelope, message, sender))
         except ProtocolError as error:
@@ -271,7 +274,8 @@ class Bus:
         return subject
 
     async def _send(self, subject: str, message: Message, envelope: Envelope) -> None:
-        await self._connection.publish(subject, codec.encode(message, envelope), envelope.reply)
+        data = self._said_beat.encode(message, envelope)
+        await self._connection.publish(subject, data, envelope.reply)
 
     # ---- deadlines ------------------------------------------------------------------------------
 

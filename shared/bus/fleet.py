@@ -1,28 +1,23 @@
-"""The fleet over the bus: publishing our heartbeat, listening to everybody's."""
+"""The fleet over the bus: who is there, by everybody's heartbeats, and who is silent."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
-from typing import Any
 
 import structlog
 
+from shared.alarm import Alarm
 from shared.bus import subjects
 from shared.bus.bus import Bus, Delivery
 from shared.bus.fleet_state import (
-    HEARTBEAT_S,
-    REST_AFTER_S,
-    REST_HEARTBEAT_S,
     SUSPECT_AFTER_S,
     FleetState,
     InstanceView,
     OnLost,
 )
 from shared.bus.own_lag import OwnLag
-from shared.deadline import SYSTEM_CLOCK, Clock, ClockReading, Deadline
+from shared.deadline import SYSTEM_CLOCK, Clock, Deadline
 from shared.errors import PenstockError, ProtocolError, Unavailable
 from shared.messages import Envelope, Heartbeat, HeartbeatRequest, Snapshot, SnapshotRequest
 from shared.roles import ROLES
@@ -34,11 +29,6 @@ SWEEP_S = 0.05
 """The shortest time between two looks who is silent."""
 STANDSTILL_S = SUSPECT_AFTER_S / 2
 """A server that answers so late has stood still: nobody else is blamed for that silence."""
-MIN_BEAT_S = 0.05
-"""Changes within this time share one heartbeat."""
-SETTLE_S = 0.005
-"""A change waits so long for others: what changes first is a request that has come, and its first token
-should not wait for the news of it, at us or at all who hear them."""
 ATTENTIVE_S = 10.0
 """A router looks often for so long after somebody was expected to work: a request is there that it may
 fail."""
@@ -47,8 +37,10 @@ SNAPSHOT_TIMEOUT_S = 10.0
 """The longest time for all pages of an instance's prefix cache."""
 SNAPSHOT_PAUSE_S = 1.0
 """The pause after a snapshot that failed."""
+FEW_INSTANCES = 16
+"""Among more it costs less to wake up in vain than to find at each heartbeat who is silent first."""
 
-__all__ = ["FleetView", "HeartbeatPublisher", "InstanceView"]
+__all__ = ["FleetView", "InstanceView"]
 
 
 class FleetView:
@@ -69,7 +61,10 @@ class FleetView:
         self._bus: Bus
         self._sweeper: asyncio.Task[None] | None = None
         self._attentive_until_s = 0.0
-        self._wake = asyncio.Event()
+        self._wake = Alarm()
+        self._due_s = 0.0
+        self._first_silent: InstanceView | None = None
+        """The one whose silence the next sweep waits for."""
         self._calls: set[asyncio.Task[None]] = set()
         self.working: Callable[[], bool] = lambda: False
         """Whether there are requests here that an instance could fail, for who places."""
@@ -121,7 +116,7 @@ class FleetView:
         """Work goes to the instance: one that rests is asked whether it is there, so that nobody waits longer
         for a dead one that had rested than for one that had worked."""
         self._attentive_until_s = self._clock.monotonic_s() + ATTENTIVE_S
-        self._wake.set()
+        self._wake.ring()
         if view.rests:
             self._ask_heartbeat(view)
 
@@ -133,8 +128,12 @@ class FleetView:
             log.warning("fleet_not_a_heartbeat", message=type(beat).__name__)
             return
         view = self._state.observe(beat)
-        if view is not None and view.prefix_stale:
+        if view is None:
+            return
+        if view.prefix_stale:
             self._ask_snapshot(self._bus, beat)
+        if view is self._first_silent:
+            self._postpone_sweep()
 
     def _on_reconnect(self) -> None:
         """Ask everybody anew: what was said meanwhile is lost."""
@@ -193,9 +192,10 @@ class FleetView:
         """Find out for ever who is silent."""
         swept_s = self._clock.monotonic_s()
         while True:
-            pause_s = self._pause_s()
+            began_s, pause_s = self._clock.monotonic_s(), self._pause_s()
+            self._due_s = began_s + pause_s
             await self._sleep(pause_s)
-            swept_s = await self._sweep_since(swept_s, pause_s)
+            swept_s = await self._sweep_since(swept_s, self._due_s - began_s)
 
     def _pause_s(self) -> float:
         """Return how long to sleep: who has routed something looks often, to know its own lag; others sleep
@@ -212,9 +212,17 @@ class FleetView:
             await asyncio.sleep(pause_s)
             return
         self._wake.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._wake.wait()
+        self._first_silent = self._state.first_silent(FEW_INSTANCES)
+        await self._wake.wait(pause_s)
+        self._first_silent = None
+
+    def _postpone_sweep(self) -> None:
+        """Sleep on: who could have been silent first was heard in time."""
+        self._first_silent = self._state.first_silent(FEW_INSTANCES)
+        if self._first_silent is not None:
+            pause_s = self._pause_s()
+            self._due_s = self._clock.monotonic_s() + pause_s
+            self._wake.postpone(pause_s)
 
     async def _sweep_since(self, swept_s: float, pause_s: float) -> float:
         """Look who has been silent too long; the time of this sweep, for the next one."""
@@ -241,115 +249,6 @@ class FleetView:
         if took_s >= STANDSTILL_S:
             self._state.excuse(SUSPECT_AFTER_S + took_s)
         return True
-
-
-class HeartbeatPublisher:
-    """Publishes our heartbeat every HEARTBEAT_S and soon after every change.
-
-    `status` is called once per heartbeat that goes out, so it may hand over "events since the last". With
-    `rests` heartbeats become rare, and say so, when there has been nothing to tell of for REST_AFTER_S; who
-    does that answers heartbeat requests (`answer_heartbeat_requests`).
-    """
-
-    def __init__(
-        self, bus: Bus, role: str, instance: str, status: Callable[[], Heartbeat], *, rests: bool = False
-    ) -> None:
-        self.status = status
-        self._bus = bus
-        self._role = role
-        self._instance = instance
-        self._rests = rests
-        self._moved_s = SYSTEM_CLOCK.monotonic_s()
-        self._subject = subjects.fleet(role, instance)
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._last: Heartbeat | None = None
-        bus.on_reconnect(self.changed)
-
-    def start(self) -> None:
-        """`run` in a task of its own; a service has its supervisor run it instead."""
-        self._task = start_task(self.run(), name="heartbeat")
-        self._task.add_done_callback(_log_failure)
-
-    def changed(self) -> None:
-        """Something that others place by has changed. Cheap; many calls make one heartbeat."""
-        self._moved_s = SYSTEM_CLOCK.monotonic_s()
-        self._changed.set()
-
-    async def answer_heartbeat_requests(self) -> None:
-        """Answer everybody who asks for our heartbeat from now on."""
-        await self._bus.serve(
-            subjects.heartbeat_request(self._role, self._instance), self._on_heartbeat_request
-        )
-        await self._bus.serve(subjects.HEARTBEAT_REQUEST_ALL, self._on_heartbeat_request)
-
-    def _on_heartbeat_request(self, delivery: Delivery) -> None:
-        call = delivery.message
-        if isinstance(call, HeartbeatRequest) and (not call.roles or self._role in call.roles):
-            self.changed()
-
-    async def stop(self) -> None:
-        """End with a last heartbeat that says "stopped" and for the rest repeats the one before."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-        if self._last is not None:
-            worker = replace(self._last.worker, added=b"", removed=b"")
-            await self._send(self._last, state="stopped", worker=worker)
-
-    async def run(self) -> None:
-        """Send heartbeats for ever. Raises what `status` raises."""
-        while True:
-            self._changed.clear()
-            beat = self.status()
-            next_s = REST_HEARTBEAT_S if self._is_at_rest(beat) else HEARTBEAT_S
-            await self._send(beat, next_ms=round(next_s * 1e3))
-            await self._until_due(next_s)
-
-    async def _until_due(self, next_s: float) -> None:
-        """Wait for so long, or until shortly after a change."""
-        since_s = SYSTEM_CLOCK.monotonic_s()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(next_s):
-                await self._changed.wait()
-                await asyncio.sleep(max(SETTLE_S, MIN_BEAT_S - (SYSTEM_CLOCK.monotonic_s() - since_s)))
-
-    def _is_at_rest(self, beat: Heartbeat) -> bool:
-        """Nothing has happened for a while, and nothing is under way."""
-        if not self._rests or _is_busy(beat):
-            self._moved_s = SYSTEM_CLOCK.monotonic_s()
-            return False
-        return SYSTEM_CLOCK.monotonic_s() - self._moved_s >= REST_AFTER_S
-
-    async def _send(self, beat: Heartbeat, **said: Any) -> None:
-        """Send a heartbeat with what is `said` of its fields, and the time."""
-        now = ClockReading.now()
-        self._last = replace(
-            beat,
-            **said,
-            sent_unix_us=now.unix_us,
-            sent_steady_us=now.steady_us,
-            reconnects=self._bus.reconnects,
-        )
-        try:
-            await self._bus.publish(self._subject, self._last)
-        except PenstockError as error:
-            log.warning("heartbeat_failed", error=error.message)
-
-
-def _is_busy(beat: Heartbeat) -> bool:
-    """Return whether what it tells may be different soon."""
-    if (
-        beat.state != "ready"
-        or beat.live
-        or beat.queued
-        or beat.stalled_ms
-        or beat.worker.added
-        or beat.worker.removed
-    ):
-        return True
-    return bool(beat.gateway.degradation or beat.gateway.breakers)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import structlog
 
@@ -72,6 +73,11 @@ class InstanceView:
     @property
     def overdue_at_s(self) -> float:
         return self.silent_since_s + self.next_s + HEARTBEAT_S
+
+    @property
+    def next_look_s(self) -> float:
+        """Return when its silence begins to mean something."""
+        return self.overdue_at_s if self.rests else self.silent_at_s
 
     @property
     def rests(self) -> bool:
@@ -187,12 +193,16 @@ class FleetState:
     def next_silence_s(self) -> float:
         """Return how long nobody can become a suspect, or is overdue."""
         now_s = self._clock.monotonic_s()
-        silences_s = (
-            view.overdue_at_s if view.rests else view.silent_at_s
-            for view in self._views.values()
-            if not view.suspect
-        )
+        silences_s = (view.next_look_s for view in self._views.values() if not view.suspect)
         return min(silences_s, default=now_s + SUSPECT_AFTER_S) - now_s
+
+    def first_silent(self, most: int) -> InstanceView | None:
+        """Return who may be silent or overdue first; None among more than `most`, with nobody, and while a
+        suspect is there, which is to be forgotten."""
+        views = self._views.values()
+        if not 0 < len(views) <= most or any(view.suspect for view in views):
+            return None
+        return min(views, key=attrgetter("next_look_s"))
 
     def overdue(self) -> list[InstanceView]:
         """Return those at rest whose heartbeat should be here: it may be lost, and they are asked before

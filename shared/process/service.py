@@ -30,7 +30,8 @@ import uvloop
 from shared.actor import Supervisor
 from shared.bus import Bus
 from shared.bus.credentials import Credentials, load_credentials
-from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.fleet import FleetView
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.config.fields import ConfigError, ServiceConfig
 from shared.config.settings import load_config
 from shared.deadline import SYSTEM_CLOCK, Deadline

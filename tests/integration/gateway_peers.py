@@ -25,7 +25,8 @@ from services.gateway.http.server import HttpServer
 from services.gateway.keys.key_gate import KeyGate
 from services.gateway.session.session_registry import SessionRegistry
 from shared.bus import Bus, Delivery
-from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.fleet import FleetView
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.degradation import DegradationLevel

@@ -12,7 +12,8 @@ from services.cli.fleet.secrets import CONFIG_NAME, CREDENTIALS_NAME, LISTEN, SE
 from services.launcher.network.ports import free_ports
 from shared.bus import Bus, Delivery
 from shared.bus.credentials import load_credentials
-from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.fleet import FleetView
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.bus.nats_server import NatsServer
 from shared.bus.repeated_asks import MAX_ANSWER_BYTES
 from shared.bus.subjects import inbox

@@ -14,8 +14,9 @@ from hashlib import blake2b
 import pytest
 
 from shared.bus import Bus, Delivery
-from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.fleet import FleetView
 from shared.bus.fleet_state import SUSPECT_AFTER_S
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import HEARTBEAT_REQUEST_ALL, heartbeat_request, inbox
 from shared.bus.subjects import fleet as fleet_subject

@@ -17,7 +17,8 @@ import pytest
 from services.launcher.processes.child import Child
 from shared.bus import Bus
 from shared.bus.credentials import Credentials
-from shared.bus.fleet import FleetView, HeartbeatPublisher, InstanceView
+from shared.bus.fleet import FleetView, InstanceView
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from protos.penstock.v1 import inference_pb2 as pb
-from shared.bus.fleet import HeartbeatPublisher
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.flags.flag_match import is_in_share
 from shared.messages import ChangeFlag, Message, Prefill, Reserve, Retrieve, Retrieved, ScoredPassage
 from tests.integration.gateway_peers import GATEWAY, Fleet, Running, ask, default_answer, fleet, gateway

@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
-from shared.bus.fleet import HeartbeatPublisher
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.deadline import SYSTEM_CLOCK
 from shared.messages import Mark, RequestAccount, Reserve
 from tests.integration.gateway_peers import (

@@ -15,7 +15,7 @@ import pytest
 
 from services.gateway.keys.key_account import KeyAccount, keeper_of
 from shared.bus import Bus
-from shared.bus.fleet import HeartbeatPublisher
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import ProtocolError

@@ -16,7 +16,8 @@ import pytest
 import pytest_asyncio
 
 from shared.bus import Bus, Delivery, codec
-from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.fleet import FleetView
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.bus.nats_server import NatsServer
 from shared.bus.subjects import CANCEL_ALL, NOBODY, inbox, subject_of
 from shared.deadline import Deadline

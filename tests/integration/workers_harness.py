@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.bus import Bus, Delivery
-from shared.bus.fleet import FleetView, HeartbeatPublisher
+from shared.bus.fleet import FleetView
+from shared.bus.heartbeats.publisher import HeartbeatPublisher
 from shared.bus.nats_server import nats_server_binary
 from shared.bus.subjects import inbox
 from shared.config.fields import MODEL_SETTINGS
