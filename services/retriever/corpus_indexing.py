@@ -14,10 +14,13 @@ from services.retriever.index_follower import POLL_S, IndexFollower
 from services.retriever.served_corpus import ServedCorpus
 from shared.deadline import SYSTEM_CLOCK, Deadline
 from shared.errors import PenstockError, Unavailable
+from shared.files.followed_file import FollowedFile
 from shared.process.service import Service
 from shared.retrieval.documents.corpus import is_other_kind
 from shared.retrieval.encoders.embedder import Embedder
 from shared.retrieval.index.build import MODEL, build_index, index_folder
+from shared.retrieval.index.manifest import pointer_file
+from shared.ticks import until_tick
 
 PROGRESS_EVERY_S = 2.0
 MAX_TOLD_KINDS = 8
@@ -80,10 +83,13 @@ class CorpusIndexing:
                 self._service.changed()
             else:
                 await asyncio.sleep(LOCK_POLL_S)
+        pointer, seen = FollowedFile(pointer_file(folder)), None
         while True:
-            await asyncio.sleep(POLL_S)
-            if await asyncio.to_thread(follower.follow):
+            await until_tick(POLL_S)
+            signature = (await pointer.signature(),)
+            if (signature != seen or follower.troubled) and await asyncio.to_thread(follower.follow):
                 self._service.changed()
+            seen = signature
 
     def _bring_up_to_date(self, corpus: ServedCorpus, follower: IndexFollower) -> bool:
         """Index what has changed, in a thread; False where another process does it, so that it is tried

@@ -13,7 +13,7 @@ from shared.retrieval.index.manifest import read_pointer
 from shared.retrieval.index.store import open_generation
 
 POLL_S = 1.0
-"""The time between two looks for a newer index; one small file is read each time."""
+"""The time between two looks for a newer index; one small file is read where it has changed."""
 
 log = structlog.get_logger()
 
@@ -26,6 +26,11 @@ class IndexFollower:
         self._embedder = embedder
         self._corpus = corpus
         self._told = ""
+
+    @property
+    def troubled(self) -> bool:
+        """Return whether the last look met something that may be over, whatever becomes of the files."""
+        return self._told != ""
 
     def follow(self) -> bool:
         """Goes on to the current generation when another index is in it, whatever its number; returns whether

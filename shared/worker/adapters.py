@@ -19,11 +19,13 @@ import structlog
 from shared.engine import AdapterInfo
 from shared.errors import InvalidRequest, Overloaded, PenstockError
 from shared.files.adapter_file import AdapterEntry, read_adapter_file
-from shared.files.file_signature import FileSignature, file_signature
+from shared.files.file_signature import FileSignature
+from shared.files.followed_file import FollowedFile
 from shared.messages import MAX_REPORTED_CHARS, AdapterId, AdapterReport
 from shared.process.niceness import give_way
 from shared.seams.threads import THREADS
 from shared.telemetry import metrics
+from shared.ticks import until_tick
 
 log = structlog.get_logger()
 
@@ -67,6 +69,7 @@ class WorkerAdapters:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._file = file
+        self._followed = None if file is None else FollowedFile(file)
         self._base = base
         self._most = most
         self._changed = changed
@@ -122,7 +125,7 @@ class WorkerAdapters:
     async def watch_file(self, engine: AdaptableEngine, in_use: Callable[[], Collection[str]]) -> None:
         """Keep to the file for as long as there is one. `in_use`: engine names that jobs here have."""
         while self._file is not None:
-            await asyncio.sleep(POLL_S)
+            await until_tick(POLL_S)
             self._unload_retired(engine, in_use())
             await self.follow(engine)
 
@@ -135,9 +138,9 @@ class WorkerAdapters:
 
     async def _read(self) -> bool:
         """Return whether there is something new to act on. A file that cannot be used changes nothing."""
-        if self._file is None:
+        if self._file is None or self._followed is None:
             return False
-        signature = await asyncio.to_thread(file_signature, self._file)
+        signature = await self._followed.signature()
         if signature == self._signature:
             return False
         self._signature = signature

@@ -19,7 +19,9 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.errors import InvalidRequest
 from shared.files.api_key_file import ApiKey, parse_api_keys, read_key_file
 from shared.files.file_signature import FileSignature, file_signature
+from shared.files.followed_file import FollowedFile
 from shared.telemetry import metrics
+from shared.ticks import until_tick
 
 log = structlog.get_logger()
 
@@ -34,6 +36,7 @@ class KeysInForce:
     def __init__(self, file: Path | None, clock: Clock = SYSTEM_CLOCK) -> None:
         self._file = file
         self._clock = clock
+        self._followed = None if file is None else FollowedFile(file)
         self._signature: FileSignature = None
         self._keys = ApiKeys(())
         self._accounts: dict[str, KeyAccount] = {}
@@ -56,14 +59,14 @@ class KeysInForce:
     async def watch_file(self) -> None:
         """Keep to the file for as long as there is one."""
         while self._file is not None:
-            await asyncio.sleep(POLL_S)
+            await until_tick(POLL_S)
             await self.reload()
 
     async def reload(self) -> None:
         """Put the file in force if it has changed."""
-        if self._file is None:
+        if self._file is None or self._followed is None:
             return
-        signature = await asyncio.to_thread(file_signature, self._file)
+        signature = await self._followed.signature()
         if signature == self._signature:
             return
         self._signature = signature

@@ -18,9 +18,11 @@ from shared.config.fields import ConfigError
 from shared.errors import InvalidRequest
 from shared.files.difficulty_head import DifficultyHead, read_difficulty_head
 from shared.files.file_signature import FileSignature, file_signature
+from shared.files.followed_file import FollowedFile
 from shared.files.virtual_model import VirtualModel
 from shared.files.virtual_model_file import load_virtual_models
 from shared.telemetry import metrics
+from shared.ticks import until_tick
 
 log = structlog.get_logger()
 
@@ -41,6 +43,7 @@ class VirtualModels:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
+        self._followed = None if file is None else FollowedFile(file)
         self._signature: FileSignature = None
         self._models: Mapping[str, VirtualModel] = {}
         self._heads: Mapping[str, DifficultyHead] = {}
@@ -62,14 +65,14 @@ class VirtualModels:
     async def watch_file(self) -> None:
         """Keep to the file for as long as there is one."""
         while self._file is not None:
-            await asyncio.sleep(POLL_S)
+            await until_tick(POLL_S)
             await self.reload()
 
     async def reload(self) -> None:
         """Put the file in force if it has changed."""
-        if self._file is None:
+        if self._file is None or self._followed is None:
             return
-        signature = await asyncio.to_thread(file_signature, self._file)
+        signature = await self._followed.signature()
         if signature == self._signature:
             return
         self._signature = signature

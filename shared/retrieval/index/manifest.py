@@ -56,6 +56,11 @@ def file_names(nearest: str) -> tuple[str, ...]:
     return FILE_NAMES if nearest == FLAT else (*FILE_NAMES, *NEAREST_NAMES)
 
 
+def pointer_file(folder: Path) -> Path:
+    """Return the file that is replaced when another generation counts."""
+    return folder / POINTER_NAME
+
+
 def read_pointer(folder: Path) -> CurrentPointer | None:
     """Read which generation counts; None without a pointer of this format. Raises ChecksumMismatch when it is
     damaged."""
@@ -72,7 +77,7 @@ def other_format(folder: Path) -> object:
 def write_pointer(folder: Path, pointer: CurrentPointer) -> None:
     """Make that generation count, in one step. Raises OSError."""
     write_file(
-        folder / POINTER_NAME, json.dumps({"format": FORMAT, **asdict(pointer)}).encode(), mode=SECRET_MODE
+        pointer_file(folder), json.dumps({"format": FORMAT, **asdict(pointer)}).encode(), mode=SECRET_MODE
     )
 
 
@@ -105,7 +110,7 @@ def write_manifest(generation: Path, manifest: Manifest) -> str:
 
 def _read_pointer(folder: Path) -> tuple[object, CurrentPointer | None] | None:
     """(format, what it says where that is this format); None where there is no index."""
-    path = folder / POINTER_NAME
+    path = pointer_file(folder)
     try:
         values = json.loads(_read_small(path))
         if values["format"] != FORMAT:
