@@ -34,12 +34,14 @@ from services.launcher.watch.prober import Prober
 from services.launcher.watch.start_watch import StartWatch, busy_words
 from services.launcher.watch.stopped_watch import StoppedWatch
 from services.launcher.watch.troubles import Troubles
+from shared.alarm import Alarm
 from shared.bus.addresses import without_password
 from shared.bus.permissions import OPERATOR
 from shared.errors import PenstockError
 from shared.messages import Heartbeat
 from shared.process.cores import usable_cores
 from shared.tasks import cancel_until_done
+from shared.ticks import seconds_to_tick
 
 START_POLL_S = 0.05
 WATCH_POLL_S = 1.0
@@ -85,11 +87,13 @@ class Stack:
         self._planner: Instance | None = None
         self._model_paths = options.model_paths
         self._ports: GatewayPorts | None = None
-        self._news = asyncio.Event()
-        """A process has come, or is in another state."""
-        self._beats = OwnBeats(self._news.set)
+        self._news = Alarm()
+        """A process has come, has ended or is in another state, or the stack is to stop."""
+        self._beats = OwnBeats(self._news.ring)
         self.instances: list[Instance] = []
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
+        self._is_written = False
+        """stack.json is what it was to be when it was written last."""
         self._troubles = Troubles(self._say)
         self._bus = StackBus(
             options.nats_url, options.nats_credentials, self._beats, self._troubles, self._say
@@ -108,6 +112,7 @@ class Stack:
     async def run(self) -> None:
         self._state.acquire()
         self._log.keep_in(self._state.path)
+        told = asyncio.create_task(self._hear_stop(), name="stop")
         try:
             prepare_adapter_file(self._options)
             self._ports = ports = GatewayPorts(self._options)
@@ -126,6 +131,7 @@ class Stack:
             self._log.keep("penstock", traceback.format_exc().encode(errors="backslashreplace"), "error")
             raise
         finally:
+            await cancel_until_done(told)
             await self._end()
             if self._ports is not None:
                 self._ports.close()
@@ -158,6 +164,7 @@ class Stack:
         if preload and forking_works():
             self._forker = Forker([*preload], fork_server_environ(), self._log)
             self._forking = asyncio.create_task(self._forker.run(), name="forker")
+            self._forking.add_done_callback(self._note_end)
         self.instances = [self._launch(spec) for spec in specs]
         self._roll = RollFollower(self._state.path, self, self._forker, self._say)
 
@@ -168,8 +175,16 @@ class Stack:
 
     def _launch(self, spec: InstanceSpec) -> Instance:
         instance = Instance(spec, self._log, forker=self._forker)
-        self._tasks[instance] = asyncio.create_task(instance.run(), name=spec.instance)
+        self._tasks[instance] = task = asyncio.create_task(instance.run(), name=spec.instance)
+        task.add_done_callback(self._note_end)
         return instance
+
+    def _note_end(self, _task: asyncio.Task[None]) -> None:
+        self._news.ring()
+
+    async def _hear_stop(self) -> None:
+        await self.stop.wait()
+        self._news.ring()
 
     async def _until_ready(self) -> bool:
         """Wait for every instance; False when told to stop before that. Raises StartFailed."""
@@ -218,28 +233,41 @@ class Stack:
             asyncio.create_task(Prober(self._addresses).run(), name="prober"),
             asyncio.create_task(sharing.run(), name="stopped-watch"),
         )
+        known: tuple[object, ...] = ()
         try:
             while not self.stop.is_set():
-                await self._tick(WATCH_POLL_S)
+                has_news = await self._tick(seconds_to_tick(WATCH_POLL_S))
                 await self._bus.keep()
                 self._roll.look()
                 # Who stands in has the name that the next instance of its role would have.
                 self._scale.look(only_ends=bool(self._roll.stand_in))
-                for instance in self.instances:
-                    self._check_ready(instance, loading=set())
                 if self._planner is not None and self._planner.pid and not self._planner.was_ready:
                     self._planner.mark_ready()  # its end ends nothing else
-                self._write_state()
+                now = self._processes()
+                if has_news or now != known or not self._is_written:
+                    known = now
+                    for instance in self.instances:
+                        self._check_ready(instance, loading=set())
+                    self._write_state()
                 for watch in watches:
                     if watch.done():
                         watch.result()
         finally:
             await cancel_until_done(*watches)
 
+    def _processes(self) -> tuple[object, ...]:
+        """Return what is another value where stack.json may have to be, beside news of heartbeats."""
+        assert self._roll is not None
+        pids = tuple(instance.pid for instance in self.instances)
+        roll, scale = self._roll, self._scale
+        return pids, roll.number, roll.stand_in, roll.trouble, scale.number, scale.trouble
+
     def _write_state(self) -> None:
         """Keep stack.json true, as soon as there is room for it: services do not wait for that."""
+        self._is_written = False
         try:
             self._state.write(self._description())
+            self._is_written = True
         except OSError as error:
             self._troubles.tell(
                 "state",
@@ -259,21 +287,16 @@ class Stack:
             if beat is not None and beat.metrics and not self._beats.is_heard(beat)
         ]
 
-    async def _tick(self, poll_s: float) -> None:
-        """Wait for a moment, news of an instance or its end, or a stop."""
+    async def _tick(self, poll_s: float) -> bool:
+        """Wait for a moment, news of an instance or its end, or a stop; whether there were any."""
+        has_news = await self._news.wait(poll_s)
         self._news.clear()
-        told = [asyncio.create_task(event.wait()) for event in (self.stop, self._news)]
-        try:
-            await asyncio.wait(
-                (*told, *self._tasks.values()), timeout=poll_s, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            await cancel_until_done(*told)
         for instance, task in self._tasks.items():
             if task.done() and not self._ends_alone(instance):
                 task.result()
         if self._forking is not None and self._forking.done():
             self._forking.result()
+        return has_news
 
     def _description(self) -> StackState:
         return StackState(

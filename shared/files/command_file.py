@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +33,8 @@ def read_command_file(path: Path, most_bytes: int, checked: Callable[[Any], T], 
 
     Raises InvalidRequest, which says what to do `otherwise`, for what is no such file.
     """
+    if not os.access(path, os.F_OK):  # as mostly, at every look
+        return None
     try:
         with path.open("rb") as file:
             return checked(json.loads(file.read(most_bytes)))
