@@ -14,15 +14,15 @@ import structlog
 
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.health.activity import Activity
+from shared.ticks import seconds_to_tick
 
 log = structlog.get_logger()
 
 LOOK_S = 0.25
-REST_LOOKS = 5
-"""The looks between two real ones at a process in which nothing was busy: they still find a stall within the
-limit."""
+REST_LOOK_S = 2.0
+"""The most between two looks at a process in which nothing was busy; it may be half of the limit at most."""
 MOST_PER_LOOK_S = 2 * LOOK_S
-"""The most that one look counts; the rest of its delay is our own lag."""
+"""The most that a look counts, or its pause where that was longer; the rest of its delay is our own lag."""
 WATCHDOG_S = 5.0
 """Work may be busy without moving for so long before the process counts as stalled."""
 END_FACTOR = 3
@@ -62,8 +62,10 @@ class Watchdog:
         self._looked_s = clock.monotonic_s()
         self._seen: dict[Activity, tuple[int, float]] = {}  # those busy at the last look: moved, stalled_s
         self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
-        self._at_rest = False
+        self._running = threading.Lock()
+        self._running.acquire()
+        self.pause_s = LOOK_S
+        """The pause until the next look: a process at rest is woken less often, at ticks."""
         self.worst = NO_STALL
         """The activity that has stalled longest; NO_STALL while everything moves."""
 
@@ -85,19 +87,16 @@ class Watchdog:
 
     def stop(self) -> None:
         """No look follows."""
-        self._stopping.set()
+        if self._running.locked():
+            self._running.release()
         if self._thread is not None:
             self._thread.join()
-
-    @property
-    def pause_s(self) -> float:
-        """The pause until the next look: a process at rest is woken less often."""
-        return max(LOOK_S, self._limit_s / REST_LOOKS) if self._at_rest else LOOK_S
 
     def check(self) -> None:
         """One look at everything."""
         now_s = self._clock.monotonic_s()
-        passed_s, self._looked_s = min(now_s - self._looked_s, MOST_PER_LOOK_S), now_s
+        passed_s = min(now_s - self._looked_s, max(MOST_PER_LOOK_S, self.pause_s))
+        self._looked_s = now_s
         seen, worst, at_rest = {}, NO_STALL, True
         for activity in self._activities():
             at_rest = at_rest and not activity.busy
@@ -109,10 +108,13 @@ class Watchdog:
                 seen[activity] = moved, stalled_s
             if stalled_s > worst.stalled_s:
                 worst = Stall(activity.name, stalled_s)
-        self._seen, self._at_rest = seen, at_rest
+        self._seen, self.pause_s = seen, self._rest_s() if at_rest else LOOK_S
         self._show(worst)
         if worst.stalled_s >= END_FACTOR * self._limit_s:
             self._end(worst)
+
+    def _rest_s(self) -> float:
+        return seconds_to_tick(max(LOOK_S, min(REST_LOOK_S, self._limit_s / 2)), self._clock)
 
     def _show(self, worst: Stall) -> None:
         was_stalled, self.worst = self.stalled, worst
@@ -122,7 +124,7 @@ class Watchdog:
             log.warning("moves_again")
 
     def _run(self) -> None:
-        while not self._stopping.wait(self.pause_s):
+        while not self._running.acquire(timeout=self.pause_s):
             try:
                 self.check()
             except Exception:  # an activity that cannot be looked at must not end the watch over the others

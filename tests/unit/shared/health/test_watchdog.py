@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from shared.health import Activity, LoopActivity, Stall, Watchdog
-from shared.health.watchdog import END_FACTOR, LOOK_S, MOST_PER_LOOK_S, REST_LOOKS, WATCHDOG_S
+from shared.health.watchdog import END_FACTOR, LOOK_S, MOST_PER_LOOK_S, REST_LOOK_S, WATCHDOG_S
+from shared.ticks import seconds_to_tick
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 
@@ -165,13 +166,13 @@ def test_a_process_at_rest_is_looked_at_less_often_until_something_is_busy(
     engine: Activity, watched: Watched
 ) -> None:
     watched.check()
-    assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
+    assert watched.watchdog.pause_s == seconds_to_tick(REST_LOOK_S, watched.clock)
     engine.begin()
     watched.check()
     assert watched.watchdog.pause_s == LOOK_S
     engine.end()
     watched.check()
-    assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
+    assert watched.watchdog.pause_s == seconds_to_tick(REST_LOOK_S, watched.clock)
 
 
 async def test_a_loop_that_takes_its_turns_is_at_rest_and_one_that_is_held_up_is_not() -> None:
@@ -181,7 +182,37 @@ async def test_a_loop_that_takes_its_turns_is_at_rest_and_one_that_is_held_up_is
     assert watched.watchdog.pause_s == LOOK_S
     await asyncio.sleep(0)
     watched.check()
-    assert watched.watchdog.pause_s == WATCHDOG_S / REST_LOOKS
+    assert watched.watchdog.pause_s == seconds_to_tick(REST_LOOK_S, watched.clock)
+
+
+async def test_a_loop_that_stops_at_rest_is_found_within_the_limit_and_two_looks() -> None:
+    watched = Watched(LoopActivity(asyncio.get_running_loop()))
+    watched.check()
+    await asyncio.sleep(0)  # its last turn
+    passed_s = 0.0
+    while not watched.watchdog.stalled:
+        pause_s = watched.watchdog.pause_s
+        watched.check(after_s=pause_s)
+        passed_s += pause_s
+    assert passed_s <= WATCHDOG_S + REST_LOOK_S
+
+
+def test_a_process_that_was_stopped_at_rest_has_not_stood_still_meanwhile(
+    engine: Activity, watched: Watched
+) -> None:
+    watched.check()
+    engine.begin()
+    watched.check(after_s=600.0)
+    watched.check(after_s=600.0)
+    assert watched.watchdog.worst.stalled_s <= REST_LOOK_S
+
+
+@pytest.mark.parametrize("limit_s", [0.5, 1.0, 4.0, 5.0, 3600.0])
+def test_there_are_two_looks_at_least_within_a_limit(limit_s: float) -> None:
+    clock = FakeClock()
+    watchdog = Watchdog(lambda: (), lambda _: None, limit_s=limit_s, clock=clock)
+    watchdog.check()
+    assert watchdog.pause_s == min(REST_LOOK_S, limit_s / 2)
 
 
 async def test_a_started_watchdog_looks_until_it_is_stopped_whatever_a_look_meets(
