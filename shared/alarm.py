@@ -17,6 +17,11 @@ class Alarm:
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Return whether somebody waits now."""
+        return self._waiting is not None
+
     def ring(self) -> None:
         """End the wait, or the next one."""
         self._rung = True

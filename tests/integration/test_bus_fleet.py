@@ -405,7 +405,7 @@ async def test_a_change_waits_a_moment_for_those_that_come_with_it(nats_url: str
 
     await bus.serve(fleet_subject("decode", "decode-0"), hear)
     await until(lambda: heard)  # the next pause begins
-    await until(lambda: member.publisher._changed._waiters)  # and is over
+    await until(lambda: member.publisher._changed.waits)  # and is over
     member.publisher.changed()
     member.live = 1
     await asyncio.sleep(0)
@@ -433,8 +433,8 @@ class Resting(Member):
 
 @pytest.fixture
 async def resting(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Resting]:
-    monkeypatch.setattr("shared.bus.fleet.REST_AFTER_S", 0.0)
-    monkeypatch.setattr("shared.bus.fleet.REST_HEARTBEAT_S", 3600.0)
+    monkeypatch.setattr("shared.bus.heartbeats.publisher.REST_AFTER_S", 0.0)
+    monkeypatch.setattr("shared.bus.heartbeats.publisher.REST_HEARTBEAT_S", 1e6)
     member = await Resting.join(nats_url)
     yield member
     await member.publisher.stop()
@@ -453,7 +453,7 @@ async def test_who_rests_is_known_to_a_newcomer_who_asks(resting: Resting, liste
     watch = Watch(listener, FleetView())
     await watch.view.start(listener)
     await until(lambda: watch.view.instances("decode"))
-    assert watch.view.instances("decode")[0].heartbeat.next_ms == 3_600_000
+    assert watch.view.instances("decode")[0].heartbeat.next_ms == 1_000_000_000
     await watch.view.stop()
 
 
