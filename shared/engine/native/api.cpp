@@ -122,6 +122,7 @@ int penstock_attend(const PoolShape* pool, const AttentionShape* shape, int wind
         shape->kv_heads, shape->head_dim};
     const QuerySpan span{start, rows, 0, 0, blocks, 0, partitions};
     Attention<bf16> attention(*shape);
+    attention.poison();
     for (int head = 0; head < shape->kv_heads; ++head)
       attention.run({0, head, 1, 0, rows, 0, partitions, -1}, span, window, cells, 0, queries, width, nullptr,
                     nullptr, [&](int row, int query_head, const float* values) {

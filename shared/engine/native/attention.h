@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "attention_blocks.h"
 #include "attention_head.h"
 #include "attention_tiles.h"
 #include "attention_weights.h"
@@ -46,18 +47,36 @@ struct AttentionItem {
       sums;  // where those of its first partition begin among the partitions' sums; below 0: all keys are its
 };
 
+// Whether a row's products with keys and values are made in fp32: without an instruction for bf16 it is
+// cheaper to have numbers widened once for all rows.
+#ifdef __AVX512BF16__
+template <class E>
+constexpr bool IN_FP32 = sizeof(E) == 4;
+#else
+template <class E>
+constexpr bool IN_FP32 = true;
+#endif
+
 template <class E>
 class Attention {
  public:
   explicit Attention(const AttentionShape& shape)
-      : shape_(shape), on_unit_(sizeof(E) == 2 && matrix_unit::enabled()), tokens_{shape.head_dim, {}, {}} {
+      : shape_(shape),
+        on_unit_(sizeof(E) == 2 && matrix_unit::enabled()),
+        blocks_(IN_FP32<E> ? shape.head_dim : 0),
+        tokens_{shape.head_dim, {}, {}} {
     const int rows = std::max(QUERY_ROWS, shape.heads / shape.kv_heads);  // a token's own stay together
     depth_ = round_up(shape.head_dim, on_unit_ ? matrix_unit::BF16_STEP : STEP<E>);
     width_ = round_up(shape.head_dim, PANEL);
-    queries_ = Buffer<E>(static_cast<size_t>(rows) * depth_ + LANES);
-    keys_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(depth_, PANEL) + PREFETCH_BYTES);
-    values_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * width_ + PREFETCH_BYTES);
-    raw_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(shape.head_dim, PANEL) * 2);
+    if constexpr (IN_FP32<E>) {
+      wide_queries_ = Buffer<float>(static_cast<size_t>(rows) * depth_);
+    } else {
+      queries_ = Buffer<E>(static_cast<size_t>(rows) * depth_ + LANES);
+      keys_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(depth_, PANEL) + PREFETCH_BYTES);
+      values_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * width_ + PREFETCH_BYTES);
+      raw_ = Buffer<E>(static_cast<size_t>(TILE_KEYS) * round_up(shape.head_dim, PANEL) * 2);
+    }
+    output_ = Buffer<float>(width_);
     stride_ = SUMS_OUTPUT + width_;
     sums_ = Buffer<float>(static_cast<size_t>(rows) * stride_);
     joined_ = Buffer<float>(static_cast<size_t>(rows) * stride_);
@@ -68,7 +87,8 @@ class Attention {
 
   void poison() {
     for (Buffer<E>* each : {&queries_, &keys_, &values_, &raw_}) each->poison();
-    for (Buffer<float>* each : {&sums_, &joined_, &most_, &totals_}) each->poison();
+    for (Buffer<float>* each : {&wide_queries_, &sums_, &joined_, &most_, &totals_, &output_}) each->poison();
+    blocks_.poison();
     last_keys_.poison();
   }
 
@@ -88,8 +108,11 @@ class Attention {
     const int rows = item.count * group;  // per KV head; kept head by head
     const bool stored = rows <= (on_unit_ ? matrix_unit::UNIT_ROWS : MAX_TILE_ROWS);
     for (int head = 0; head < item.num_heads; ++head)
-      load_queries(item, span, item.first_head + head, queries, query_stride, head * rows,
-                   on_unit_ && stored);
+      if constexpr (IN_FP32<E>)
+        widen_queries(item, span, item.first_head + head, queries, query_stride, head * rows);
+      else
+        load_queries(item, span, item.first_head + head, queries, query_stride, head * rows,
+                     on_unit_ && stored);
 
     const int position = span.start + item.first;  // keys that any row sees: up to its last one's own
     const int end = std::min(position + item.count, item.end_partition * PARTITION_KEYS);
@@ -99,14 +122,24 @@ class Attention {
     [[maybe_unused]] matrix_unit::HeadTiles tiles;
     begin(rows * item.num_heads);
     bool joined = false;
-    if (first_key < end) locate(span, pool, layer, first_key, end, next_);
+    if (!IN_FP32<E> && first_key < end) locate(span, pool, layer, first_key, end, next_);
     for (int key = first_key; key < end; key += TILE_KEYS) {
       const int count = std::min(TILE_KEYS, end - key);
-      std::memcpy(now_, next_, sizeof now_);
-      if (key + TILE_KEYS < end) locate(span, pool, layer, key + TILE_KEYS, end, next_);
-      for (int head = 0; head < item.num_heads; ++head) {
-        point_at(pool, item.first_head + head, count);
-        meet(tiles, pool, head * rows, rows, stored, key, count, position, window);
+      if constexpr (IN_FP32<E>) {
+        blocks_.locate(pool, layer, span.blocks, key, end);
+        const int later = key + TILE_KEYS;
+        ahead_.begin(pool, layer, span.blocks + later / BLOCK_TOKENS,
+                     later < end ? (std::min(TILE_KEYS, end - later) + BLOCK_TOKENS - 1) / BLOCK_TOKENS : 0,
+                     item.first_head, item.num_heads, item.num_heads);
+        for (int head = 0; head < item.num_heads; ++head)
+          meet_in_fp32(pool, item.first_head + head, head * rows, rows, key, count, window);
+      } else {
+        std::memcpy(now_, next_, sizeof now_);
+        if (key + TILE_KEYS < end) locate(span, pool, layer, key + TILE_KEYS, end, next_);
+        for (int head = 0; head < item.num_heads; ++head) {
+          point_at(pool, item.first_head + head, count);
+          meet(tiles, pool, head * rows, rows, stored, key, count, position, window);
+        }
       }
       const int next = key + TILE_KEYS;
       if (next < end && next % PARTITION_KEYS != 0) continue;
@@ -129,18 +162,25 @@ class Attention {
     if (item.sums >= 0) return;
     for_each_head(item, [&](int row, int head, int r) {
       put(span.first_output + row, head,
-          finish_sums(sums_of(joined_, r), width_, sinks == nullptr ? nullptr : sinks + head));
+          finish(sums_of(joined_, r), sinks == nullptr ? nullptr : sinks + head));
     });
   }
 
   // The rest of it: `sums` of the first of `partitions` of a query head, the others' `apart` floats behind,
   // and the head's `sink`, null: none.
-  const float* join(float* sums, int partitions, long apart, const float* sink) const {
+  const float* join(float* sums, int partitions, long apart, const float* sink) {
     for (int each = 1; each < partitions; ++each) add_sums(sums, sums + each * apart, width_);
-    return finish_sums(sums, width_, sink);
+    return finish(sums, sink);
   }
 
  private:
+  const float* finish(float* sums, const float* sink) {
+    const float* found = finish_sums(sums, width_, sink);
+    if constexpr (!IN_FP32<E> || sizeof(E) == 4) return found;
+    in_order<E>(found, width_, output_.data());
+    return output_.data();
+  }
+
   // each(row of the span, query head, row of the item) for all that an item computes.
   template <class Each>
   void for_each_head(const AttentionItem& item, Each&& each) const {
@@ -161,6 +201,31 @@ class Attention {
   // they are `stored`, or packed. In attention.cpp, where it is compiled once for all.
   void meet(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored, int key,
             int count, int position, int window);
+
+  // The same in fp32, on any CPU without an instruction for bf16. There, too.
+  void meet_in_fp32(const Pool& pool, int kv_head, int first, int rows, int key, int count, int window);
+
+  // Queries of a KV head's rows, in tiles as `meet_in_fp32` has them: the first number of each, the second...
+  void widen_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries,
+                     long stride, int to) {
+    const int group = shape_.heads / shape_.kv_heads;
+    const __m512 scale = _mm512_set1_ps(shape_.scale);
+    for_each_tile(item.count * group, FEW_ROWS, [&](int at, int num) {
+      float* const tile = wide_queries_.data() + static_cast<long>(to + at) * depth_;
+      for (int r = at; r < at + num; ++r) {
+        const float* source = queries + (span.first_row + item.first + r / group) * stride +
+                              (kv_head * group + r % group) * shape_.head_dim;
+        for (int d = 0; d < depth_; d += LANES) {
+          alignas(64) float numbers[LANES];
+          __m512 value =
+              _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
+          if constexpr (sizeof(E) == 2) value = widen(narrow(value));
+          _mm512_storeu_ps(numbers, value);
+          for (int i = 0; i < std::min(LANES, depth_ - d); ++i) tile[(d + i) * num + r - at] = numbers[i];
+        }
+      }
+    });
+  }
 
   // What the unit's rows keep side by side, to where `attention_sums.h` has it.
   void keep_totals(int rows) {
@@ -435,11 +500,15 @@ class Attention {
   int depth_, width_;                  // head_dim padded to steps, to panels
   int stride_;                         // of sums
   Buffer<E> queries_;                  // [rows, depth]
+  Buffer<float> wide_queries_;         // of each tile of rows [depth, rows]
+  Buffer<float> output_;               // of a row
   Buffer<E> keys_;                     // [2][depth / STEP][32][STEP]
   Buffer<E> values_;                   // [width / 32][64 / STEP][32][STEP]
   Buffer<E> raw_;                      // dequantized rows
   const uint8_t* now_[2][TILE_KEYS];   // K and V of the tile's tokens, head 0
   const uint8_t* next_[2][TILE_KEYS];  // and of the next tile's
+  LinesAhead ahead_;                   // of the next tile, there, too
+  TileBlocks<E> blocks_;               // of the tile, where products are made in fp32
   TileHead<E> tokens_;                 // one head of the tile
   Buffer<float> sums_;                 // [rows]: of the partition at hand
   Buffer<float> joined_;               // [rows]: of those before it

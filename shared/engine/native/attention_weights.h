@@ -5,6 +5,70 @@
 #include <algorithm>
 
 #include "attention_sums.h"
+#include "registers.h"
+
+namespace penstock {
+
+[[gnu::noinline]] inline void cap_scores(float (*scores)[TILE_KEYS], int num, float cap) {
+  for (int r = 0; r < num; ++r)
+    for (int i = 0; i < TILE_KEYS; i += LANES)
+      _mm512_store_ps(scores[r] + i, soft_cap(_mm512_load_ps(scores[r] + i), cap));
+}
+
+// Takes away the scores of keys that a row does not see: row r sees those up to last[r], `window` of them.
+inline void hide_scores(float (*scores)[TILE_KEYS], int num, int key, const int* last, int window) {
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int r = 0; r < num; ++r) {
+    const __m512i end = _mm512_set1_epi32(last[r]);
+    const __m512i before = _mm512_set1_epi32(window > 0 ? last[r] - window : -1);
+    for (int i = 0; i < TILE_KEYS; i += LANES) {
+      const __m512i keys = _mm512_add_epi32(_mm512_set1_epi32(key + i), lanes);
+      const __mmask16 seen = _mm512_cmple_epi32_mask(keys, end) & _mm512_cmpgt_epi32_mask(keys, before);
+      _mm512_mask_storeu_ps(scores[r] + i, ~seen, _mm512_set1_ps(-INFINITY));
+    }
+  }
+}
+
+// Scores of rows -> weights relative to each row's largest score so far, in their place, of bf16 rounded to
+// it; what a row has summed up, `sums` with `width` outputs, `stride` numbers apart, is rescaled. Rows take
+// each step side by side: what reduces a vector waits for itself. One piece of code for every caller: a
+// compiler fuses a product and a sum in one place and not in another.
+template <bool ROUNDED, int MOST>
+[[gnu::noinline]] void weigh_rows(float (*scores)[TILE_KEYS], int num, float* sums, long stride, int width) {
+  static_assert(TILE_KEYS == 4 * LANES);
+  float tops[MOST];
+  alignas(64) float totals[MOST][LANES];
+  for (int r = 0; r < num; ++r) {
+    __m512 best = _mm512_set1_ps(sums[r * stride + SUMS_MOST]);
+    for (int i = 0; i < 4; ++i) best = _mm512_max_ps(best, _mm512_loadu_ps(scores[r] + i * LANES));
+    tops[r] = _mm512_reduce_max_ps(best);
+  }
+  for (int r = 0; r < num; ++r) {
+    const __m512 top = _mm512_set1_ps(tops[r]);
+    __m512 total = _mm512_setzero_ps();
+    for (int i = 0; i < 4; ++i) {
+      const __m512 weight = exp(_mm512_sub_ps(_mm512_loadu_ps(scores[r] + i * LANES), top));
+      total = _mm512_add_ps(total, weight);
+      if constexpr (ROUNDED)
+        put_rounded(scores[r] + i * LANES, weight);
+      else
+        _mm512_storeu_ps(scores[r] + i * LANES, weight);
+    }
+    _mm512_storeu_ps(totals[r], total);
+  }
+  for (int r = 0; r < num; ++r, sums += stride) {
+    const float before = sums[SUMS_MOST], most = tops[r];
+    const float keep = most == before ? 1.0f : _mm512_cvtss_f32(exp(_mm512_set1_ps(before - most)));
+    sums[SUMS_TOTAL] =
+        __builtin_fmaf(sums[SUMS_TOTAL], keep, _mm512_reduce_add_ps(_mm512_loadu_ps(totals[r])));
+    if (most == before) continue;
+    sums[SUMS_MOST] = most;
+    for (int d = SUMS_OUTPUT; d < SUMS_OUTPUT + width; d += LANES)
+      _mm512_storeu_ps(sums + d, _mm512_mul_ps(_mm512_loadu_ps(sums + d), _mm512_set1_ps(keep)));
+  }
+}
+
+}  // namespace penstock
 
 #ifdef __AVX512BF16__  // which every CPU with a matrix unit has
 namespace penstock {
@@ -28,26 +92,6 @@ inline __m512 exp2_below_1(__m512 x) {
 template <class Join>
 inline __m512 across_rows(__m512 (&rows)[SIDE_BY_SIDE], int num, Join&& join) {
   return num > 8 ? across(rows, SIDE_BY_SIDE, join) : across(rows, num, join);
-}
-
-[[gnu::noinline]] inline void cap_scores(float (*scores)[TILE_KEYS], int num, float cap) {
-  for (int r = 0; r < num; ++r)
-    for (int i = 0; i < TILE_KEYS; i += LANES)
-      _mm512_store_ps(scores[r] + i, soft_cap(_mm512_load_ps(scores[r] + i), cap));
-}
-
-// Takes away the scores of keys that a row does not see: row r sees those up to last[r], `window` of them.
-inline void hide_scores(float (*scores)[TILE_KEYS], int num, int key, const int* last, int window) {
-  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  for (int r = 0; r < num; ++r) {
-    const __m512i end = _mm512_set1_epi32(last[r]);
-    const __m512i before = _mm512_set1_epi32(window > 0 ? last[r] - window : -1);
-    for (int i = 0; i < TILE_KEYS; i += LANES) {
-      const __m512i keys = _mm512_add_epi32(_mm512_set1_epi32(key + i), lanes);
-      const __mmask16 seen = _mm512_cmple_epi32_mask(keys, end) & _mm512_cmpgt_epi32_mask(keys, before);
-      _mm512_mask_store_ps(scores[r] + i, ~seen, _mm512_set1_ps(-INFINITY));
-    }
-  }
 }
 
 // Weights relative to each row's largest score so far; what a row has summed up, `outputs` [num, width],

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.engine.memory.kv_pool import BLOCK_TOKENS
-from shared.engine.native.library import AttentionShape, PoolShape, has_matrix_unit, library
+from shared.engine.native.library import has_matrix_unit, library
+from tests.support.native_attention import attend
 
 STEP = 32
 """Dims of a score, or keys of an output, that one instruction adds up."""
-BF16_KIND = 1
 TOGETHER = 40
 """Rows whose keys are packed; those of a single row are read as they are stored."""
 
@@ -26,44 +25,6 @@ def kernels() -> Iterator[ctypes.CDLL]:
         pytest.skip("this CPU has no matrix unit")
     yield loaded
     loaded.penstock_use_matrix_unit(True)
-
-
-def attend(
-    kernels: ctypes.CDLL,
-    keys_values: Tensor,
-    queries: Tensor,
-    start: int,
-    *,
-    window: int = 0,
-    soft_cap: float = 0.0,
-) -> Tensor:
-    """Return float32 like `queries` [T, heads, D], which are those of positions from `start` on.
-
-    `keys_values` are bf16 [2, T, KV heads, D], of all tokens. Places of the last block that no token has yet
-    hold NaN.
-    """
-    _, length, kv_heads, head_dim = keys_values.shape
-    padded = torch.nn.functional.pad(
-        keys_values, (0, 0, 0, 0, 0, -length % BLOCK_TOKENS), value=torch.nan
-    ).reshape(2, -1, BLOCK_TOKENS, kv_heads, head_dim)
-    blocks = padded.transpose(0, 1).flip(0).contiguous()  # [blocks, 2, tokens, KV heads, D], the last first
-    table = torch.arange(len(blocks) - 1, -1, -1, dtype=torch.int32)
-    pool = PoolShape(blocks.data_ptr(), len(blocks), blocks[0].nbytes, BF16_KIND)
-    shape = AttentionShape(queries.shape[1], kv_heads, head_dim, 1.0, soft_cap)
-    queries = queries.contiguous()
-    out = torch.full_like(queries, torch.nan)
-    failed = kernels.penstock_attend(
-        ctypes.byref(pool),
-        ctypes.byref(shape),
-        window,
-        table.data_ptr(),
-        start,
-        len(queries),
-        queries.data_ptr(),
-        out.data_ptr(),
-    )
-    assert not failed
-    return out
 
 
 def stated_sum(products: Tensor) -> Tensor:

@@ -1,0 +1,118 @@
+// The blocks of one KV head that a tile of keys covers: as they are stored, or copied where that is in other
+// numbers, or has places that no token has yet, or ends within a panel.
+#pragma once
+
+#include <algorithm>
+
+#include "attention_rows.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace penstock {
+
+constexpr int TILE_BLOCKS = TILE_KEYS / BLOCK_TOKENS;
+
+template <class E>
+class TileBlocks {
+ public:
+  explicit TileBlocks(int head_dim)
+      : head_dim_(head_dim),
+        width_(round_up(head_dim, PANEL)),
+        copies_(2L * TILE_KEYS * width_),
+        keys_(static_cast<size_t>(TILE_KEYS) * width_) {}
+
+  void poison() {
+    copies_.poison();
+    keys_.poison();
+  }
+
+  // `blocks` of the sequence; the tile's keys begin at `key`, and the item's end at `end`.
+  void locate(const Pool& pool, int layer, const int* blocks, int key, int end) {
+    num_ = (std::min(TILE_KEYS, end - key) + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    for (int each = 0; each < num_; ++each) {
+      const int at = key / BLOCK_TOKENS + each;
+      tokens_[each] = std::min(BLOCK_TOKENS, end - at * BLOCK_TOKENS);
+      stored_[each] = pool.head(layer, blocks[at], 0, 0, 0);
+      scales_[each] = pool.kind == KvKind::INT8 ? pool.scale(layer, blocks[at], 0, 0, 0) : nullptr;
+    }
+  }
+
+  // Keys of a head, of whole blocks, [depth / STEP][TILE_KEYS][STEP].
+  const E* keys(const Pool& pool, int kv_head, int depth, LinesAhead& ahead) {
+    const int lines = ahead.share(TILE_BLOCKS * ((depth * sizeof(E) + 63) / 64));
+    constexpr int PER_VECTOR = 64 / sizeof(E);
+    point_at(pool, 0, kv_head);
+    for (int block = 0; block < num_; ++block)
+      for (int d = 0; d < depth; d += PER_VECTOR) {
+        const BlockRows<E>& rows = rows_[block];
+        __m512i turned[LANES];
+        ahead.ask(lines);
+        for (int i = 0; i < LANES; ++i) turned[i] = _mm512_loadu_si512(rows.row(i) + d);
+        transpose16(turned);
+        const int dwords = std::min(LANES, (depth - d) / STEP<E>);
+        E* to = keys_.data() + (d * TILE_KEYS + block * BLOCK_TOKENS * STEP<E>);
+        for (int i = 0; i < dwords; ++i) _mm512_storeu_si512(to + i * TILE_KEYS * STEP<E>, turned[i]);
+      }
+    return keys_.data();
+  }
+
+  const BlockRows<E>* values(const Pool& pool, int kv_head) {
+    point_at(pool, 1, kv_head);
+    return rows_;
+  }
+
+ private:
+  void point_at(const Pool& pool, int part, int kv_head) {
+    const long item = kv_item_bytes(pool.kind), row = pool.kv_heads * head_dim_ * item;
+    const long place = part * BLOCK_TOKENS * row + kv_head * head_dim_ * item;
+    const bool as_stored = pool.kind != KvKind::INT8 && head_dim_ == width_;
+    for (int block = 0; block < num_; ++block) {
+      BlockRows<E>& to = rows_[block];
+      const uint8_t* first = stored_[block] + place;
+      if (as_stored && tokens_[block] == BLOCK_TOKENS) {
+        to.first = reinterpret_cast<const E*>(first);
+        to.stride = pool.kv_heads * head_dim_;
+      } else {
+        E* const copy =
+            copies_.data() + (part * TILE_KEYS + block * BLOCK_TOKENS) * static_cast<long>(width_);
+        for (int i = 0; i < BLOCK_TOKENS; ++i) {
+          // Places beyond the last token repeat it: they are masked, but what is there must be numbers.
+          const int token = std::min(i, tokens_[block] - 1);
+          if (pool.kind == KvKind::INT8)
+            widen_codes(first + token * row,
+                        scales_[block][(part * BLOCK_TOKENS + token) * pool.kv_heads + kv_head],
+                        copy + static_cast<long>(i) * width_);
+          else
+            std::memcpy(copy + static_cast<long>(i) * width_, first + token * row, head_dim_ * sizeof(E));
+        }
+        to.first = copy;
+        to.stride = width_;
+      }
+    }
+  }
+
+  // int8 codes to the numbers that they stand for.
+  void widen_codes(const uint8_t* codes, uint16_t half_scale, E* to) const {
+    const __m512 scale = _mm512_set1_ps(_cvtsh_ss(half_scale));
+    for (int d = 0; d < head_dim_; d += LANES) {
+      const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+                                             _mm_maskz_loadu_epi8(first_lanes(head_dim_ - d), codes + d))),
+                                         scale);
+      if constexpr (sizeof(E) == 2)
+        _mm256_storeu_si256((__m256i*)(to + d), narrow(value));
+      else
+        _mm512_storeu_ps(to + d, value);
+    }
+  }
+
+  int head_dim_, width_;
+  int num_ = 0;                         // of the tile's blocks
+  int tokens_[TILE_BLOCKS];             // of each that are to be seen
+  const uint8_t* stored_[TILE_BLOCKS];  // where each begins
+  const uint16_t* scales_[TILE_BLOCKS];
+  BlockRows<E> rows_[TILE_BLOCKS];
+  Buffer<E> copies_;  // [2][TILE_KEYS, width]
+  Buffer<E> keys_;    // [depth / STEP][TILE_KEYS][STEP]
+};
+
+}  // namespace penstock
