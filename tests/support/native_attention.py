@@ -61,4 +61,5 @@ def _in_blocks(numbers: Tensor) -> Tensor:
     filler = torch.nan if numbers.is_floating_point() else 127
     rest = numbers.new_full((2, missing, *numbers.shape[2:]), filler)
     padded = torch.cat([numbers, rest], dim=1)
-    return padded.unflatten(1, (-1, BLOCK_TOKENS)).transpose(0, 1).flip(0).contiguous()
+    blocks = padded.reshape(2, -1, BLOCK_TOKENS, *numbers.shape[2:])
+    return blocks.transpose(0, 1).flip(0).contiguous()
