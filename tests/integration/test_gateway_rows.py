@@ -16,6 +16,7 @@ import pytest
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway import context
+from services.gateway.http.completions import call
 from services.gateway.rows.stream_table import StreamTable, has_stream_table
 from services.gateway.scope.token_log import TokenLog
 from shared.bus.subjects import inbox
@@ -143,8 +144,7 @@ async def by_grpc(
     told = Told()
     options: dict[str, Any] = {"native": native, "grpc_server": server}
     async with running_gateway(nats_url, monkeypatch, told, **options) as (peers, running):
-        call = running.stub.Generate(ask("hello", seed=9, max_tokens=500))
-        events = aiter(call)
+        events = aiter(running.stub.Generate(ask("hello", seed=9, max_tokens=500)))
 
         async def read() -> bytes:
             while True:
@@ -233,6 +233,16 @@ async def test_an_event_stream_gets_the_same_bytes_and_is_counted_the_same(
     assert native.parts == python.parts
     assert native.counts == python.counts
     assert native.state == python.state
+
+
+async def test_a_body_of_an_unknown_aiohttp_is_written_by_it(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = await by_http(nats_url, monkeypatch, native=True)
+    monkeypatch.setattr(call, "MORE_THAN_CHUNKS", (*call.MORE_THAN_CHUNKS, "of_another_version"))
+    other = await by_http(nats_url, monkeypatch, native=True)
+    assert native.parts == other.parts
+    assert native.state == other.state
 
 
 async def test_rows_with_log_probabilities_are_none_of_the_table(

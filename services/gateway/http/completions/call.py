@@ -201,17 +201,20 @@ class HttpCall:
 
     def body_place(self) -> ChunkPlace | None:
         """Return where `put` writes, for who does so beside aiohttp; None where that does more than write
-        chunks."""
+        chunks, or is not the aiohttp that is known here."""
         request = self._request
         transport, writer = request.transport, cast("StreamWriter", request.writer)
         if (
             transport is None
             or not writer.chunked
-            or any(getattr(writer, name, None) for name in MORE_THAN_CHUNKS)
+            or any(getattr(writer, name, True) for name in MORE_THAN_CHUNKS)
         ):
             return None
         written = (writer, "buffer_size"), (writer, "output_size")
-        terms = RowTerms(((request.protocol, "_paused", False),))
+        paused = request.protocol, "_paused"
+        if not all(hasattr(*each) for each in (*written, paused)):
+            return None
+        terms = RowTerms(((*paused, False),))
         return ChunkPlace(transport.write, ChunkedBody(transport.is_closing, written), terms)
 
     async def flush(self, response: web.StreamResponse) -> None:
