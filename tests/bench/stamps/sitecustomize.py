@@ -94,6 +94,7 @@ class _Noting(MetaPathFinder, Loader):
         for owner, name, wrap in WRAPPED[module.__name__]:
             holder = getattr(module, owner) if owner else module
             setattr(holder, name, wrap(name, getattr(holder, name)))
+        _write_at_end()
 
 
 def _write(folder: Path) -> None:
@@ -102,6 +103,11 @@ def _write(folder: Path) -> None:
         (folder / f"{os.getpid()}.txt").write_text("".join(lines))
 
 
+def _write_at_end() -> None:
+    """Write before what was registered so far is called: `shared.process.quiet_end` ends the process there."""
+    atexit.unregister(_write)
+    atexit.register(_write, Path(os.environ["PENSTOCK_STAMPS"]))
+
+
 if "PENSTOCK_STAMPS" in os.environ:
     sys.meta_path.insert(0, _Noting())
-    atexit.register(_write, Path(os.environ["PENSTOCK_STAMPS"]))
