@@ -92,7 +92,6 @@ def processes() -> Iterator[tuple[Processes, Path]]:
                 print(f"--- {log.stem}", *log.read_text("utf-8").splitlines()[-8:], sep="\n", file=sys.stderr)
             raise
         finally:
-            os.system(f'cat {folder}/decode-3.log > /tmp/decode3.log')
             running.end()
 
 
@@ -205,7 +204,6 @@ async def measure(options: argparse.Namespace) -> list[dict[str, object]]:
                 )
                 await edge.ready("speculator-0")
                 found += await compare(edge, ways, options, acceptance, texts)
-                os.system(f'cat {folder}/speculator-0.log > /tmp/spec.log')
                 running.end(1)
                 await gone(edge)
     return found

@@ -104,7 +104,7 @@ def _write(folder: Path) -> None:
 
 
 def _write_at_end() -> None:
-    """Write before what was registered so far is called: `shared.process.quiet_end` ends the process there."""
+    """Write before what was registered so far is called: `quiet_end` ends the process there."""
     atexit.unregister(_write)
     atexit.register(_write, Path(os.environ["PENSTOCK_STAMPS"]))
 
