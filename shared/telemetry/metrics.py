@@ -5,7 +5,7 @@ Latency histograms have vLLM's bucket edges plus finer ones from 0.5 to 8 ms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import Metric
@@ -40,6 +40,15 @@ def prompt_bucket(prompt_tokens: int) -> str:
         if prompt_tokens <= edge:
             return f"{edge:05}"
     return "inf"
+
+
+def observe_many(histogram: Histogram, counts: Sequence[int], total: float) -> None:
+    """Observe `counts` values in the buckets, in their order, which are `total` together; the histogram has
+    no labels. The library itself adds them one by one."""
+    histogram._sum.inc(total)  # noqa: SLF001 - as its own `observe` does
+    for bucket, count in zip(histogram._buckets, counts, strict=True):  # noqa: SLF001
+        if count:
+            bucket.inc(count)
 
 
 BUILD_INFO = Gauge("penstock_build_info", "1, with what this process is made of.", ["version", "python"])

@@ -14,7 +14,6 @@ from shared.bus.subjects import NOBODY, Claim
 from shared.deadline import SYSTEM_CLOCK
 from shared.messages import Text
 from shared.telemetry import metrics
-from shared.telemetry.bulk_observe import observe_many
 
 SHOWN_WITHIN_S = 0.1
 """The longest time until metrics show what went out by the table; where a row is not plain they do at
@@ -80,7 +79,7 @@ class TextMessages:
         if tally is None or shown_s is None:
             return
         self._latencies.record_deliveries(tally.tokens, tally.bins, shown_s)
-        observe_many(metrics.INTER_TOKEN_LATENCY, tally.buckets, tally.gaps_s)
+        metrics.observe_many(metrics.INTER_TOKEN_LATENCY, tally.buckets, tally.gaps_s)
         for model, tokens in tally.models.items():
             count_generated(model, tokens)
         flush_tokens()

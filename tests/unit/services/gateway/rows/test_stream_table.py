@@ -19,8 +19,7 @@ from shared.bus import codec
 from shared.errors import ProtocolError
 from shared.messages import Cancel, Mark, Text
 from shared.sampling.parameters import TokenLogprob
-from shared.telemetry.bulk_observe import observe_many
-from shared.telemetry.metrics import ITL_BUCKETS
+from shared.telemetry.metrics import ITL_BUCKETS, observe_many
 from tests.support.http2_wire import DATA
 from tests.support.row_stream import ENVELOPE, Row, RowStream, called, message, take
 
