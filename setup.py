@@ -136,7 +136,7 @@ if __name__ == "__main__":
     builds = extensions(sysconfig.get_platform(), wanted(sysconfig.get_platform()))
     if os.environ.get("PENSTOCK_BUILDS") != "none":
         builds.append(of_python("shared.http2._codec", CODEC))
-        builds.append(of_python("services.gateway.rows._rows", ROWS, f"{CODEC}/api.h"))
+        builds.append(of_python("services.gateway.rows._rows", ROWS, f"{CODEC}/api.h", f"{CODEC}/guarded.h"))
     setup(
         ext_modules=builds,
         cmdclass={"build_ext": BuildApart},

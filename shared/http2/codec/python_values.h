@@ -4,28 +4,15 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <new>
 #include <string>
 #include <vector>
 
 #include "event.h"
 #include "frames.h"
+#include "guarded.h"
 #include "header_encoder.h"
 
 namespace penstock::http2 {
-
-// What C++ throws here is that there is no memory.
-template <class Work>
-PyObject* guarded(Work work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-    return nullptr;
-  }
-}
 
 inline PyObject* text_of(const std::string& bytes) {
   return PyUnicode_DecodeLatin1(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), nullptr);

@@ -1,11 +1,11 @@
 // The table as a Python class: `services.gateway.rows._rows.Table`. `_rows.pyi` says what it takes.
-#include <new>
-
+#include "shared/http2/codec/guarded.h"
 #include "table.h"
 
 namespace {
 
 using namespace penstock::rows;
+using penstock::http2::guarded;
 
 struct PyTable {
   PyObject_HEAD Table* table;
@@ -13,15 +13,6 @@ struct PyTable {
 
 Table& of(PyObject* self) {
   return *reinterpret_cast<PyTable*>(self)->table;
-}
-
-template <class Work>
-PyObject* guarded(Work work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
 }
 
 Held optional(PyObject* object) {
