@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import structlog
-
+from shared.built_extension import built_extension
 from shared.http2.limits import CodecLimits
 
 if TYPE_CHECKING:
     from shared.http2._codec import Connection
 
-log = structlog.get_logger()
-
 ABI = 2
 """The version of what the codec takes and says, as `codec/module.cpp` has it."""
 
 
-@functools.cache
 def _codec() -> ModuleType | None:
-    try:
-        found = import_module("shared.http2._codec")
-    except ImportError:
-        return None
-    if found.ABI != ABI:
-        log.warning("http2_codec_stale", help="run `make setup` or `pip install -e .` again")
-        return None
-    return found
+    return built_extension("shared.http2._codec", ABI, "http2_codec_stale")
 
 
 def has_codec() -> bool:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
-import structlog
-
 from services.gateway.rows.plain_stream import PlainStream
+from shared.built_extension import built_extension
 from shared.bus.codec import MAX_MESSAGE_BYTES
 from shared.http2.native_codec import has_codec
 from shared.messages import MEANING_VERSION
 from shared.telemetry.metrics import ITL_BUCKETS
-
-log = structlog.get_logger()
 
 ABI = 1
 """The version of what the extension takes and says, as `native/module.cpp` has it."""
@@ -33,16 +28,8 @@ class RowTally(NamedTuple):
     models: Mapping[str, int]
 
 
-@functools.cache
 def _extension() -> ModuleType | None:
-    try:
-        found = import_module("services.gateway.rows._rows")
-    except ImportError:
-        return None
-    if found.ABI != ABI:
-        log.warning("stream_table_stale", help="run `make setup` or `pip install -e .` again")
-        return None
-    return found
+    return built_extension("services.gateway.rows._rows", ABI, "stream_table_stale")
 
 
 def has_stream_table() -> bool:
