@@ -22,17 +22,17 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 class FollowedFile:
     """One file, which may be there or not. On which file system it is, is found out once."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._is_local: bool | None = None
 
     async def signature(self) -> FileSignature:
         """Return what is another value once the file has changed."""
         if self._is_local is None:
-            self._is_local = await asyncio.to_thread(is_local, self._file)
+            self._is_local = await asyncio.to_thread(is_local, self.path)
         if self._is_local:
-            return file_signature(self._file)
-        return await asyncio.to_thread(file_signature, self._file)
+            return file_signature(self.path)
+        return await asyncio.to_thread(file_signature, self.path)
 
 
 def is_local(file: Path, mounts: Path = MOUNTS) -> bool:

@@ -68,8 +68,7 @@ class WorkerAdapters:
         most: int = 0,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._file = file
-        self._followed = None if file is None else FollowedFile(file)
+        self._file = None if file is None else FollowedFile(file)
         self._base = base
         self._most = most
         self._changed = changed
@@ -138,14 +137,16 @@ class WorkerAdapters:
 
     async def _read(self) -> bool:
         """Return whether there is something new to act on. A file that cannot be used changes nothing."""
-        if self._file is None or self._followed is None:
+        if self._file is None:
             return False
-        signature = await self._followed.signature()
+        signature = await self._file.signature()
         if signature == self._signature:
             return False
         self._signature = signature
         try:
-            entries = await asyncio.to_thread(read_adapter_file, self._file, may_be_missing=not self._listed)
+            entries = await asyncio.to_thread(
+                read_adapter_file, self._file.path, may_be_missing=not self._listed
+            )
         except InvalidRequest as error:
             metrics.ADAPTERS_STALE.set(1)
             log.error("adapter_file_unusable", error=error.message)  # noqa: TRY400 - a sentence

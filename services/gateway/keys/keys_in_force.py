@@ -34,9 +34,8 @@ class KeysInForce:
     """`file` None: everybody may come in, as the tenant "". One that cannot be used raises InvalidRequest."""
 
     def __init__(self, file: Path | None, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._file = file
+        self._file = None if file is None else FollowedFile(file)
         self._clock = clock
-        self._followed = None if file is None else FollowedFile(file)
         self._signature: FileSignature = None
         self._keys = ApiKeys(())
         self._accounts: dict[str, KeyAccount] = {}
@@ -64,14 +63,14 @@ class KeysInForce:
 
     async def reload(self) -> None:
         """Put the file in force if it has changed."""
-        if self._file is None or self._followed is None:
+        if self._file is None:
             return
-        signature = await self._followed.signature()
+        signature = await self._file.signature()
         if signature == self._signature:
             return
         self._signature = signature
         try:
-            keys = await asyncio.to_thread(_load, self._file)
+            keys = await asyncio.to_thread(_load, self._file.path)
         except InvalidRequest as error:
             metrics.API_KEYS_STALE.set(1)
             log.error("api_keys_unusable", error=str(error), keys=len(self._keys))  # noqa: TRY400 - a sentence

@@ -42,8 +42,7 @@ class VirtualModels:
             raise ConfigError(str(error)) from error
 
     def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._followed = None if file is None else FollowedFile(file)
+        self._file = None if file is None else FollowedFile(file)
         self._signature: FileSignature = None
         self._models: Mapping[str, VirtualModel] = {}
         self._heads: Mapping[str, DifficultyHead] = {}
@@ -70,14 +69,14 @@ class VirtualModels:
 
     async def reload(self) -> None:
         """Put the file in force if it has changed."""
-        if self._file is None or self._followed is None:
+        if self._file is None:
             return
-        signature = await self._followed.signature()
+        signature = await self._file.signature()
         if signature == self._signature:
             return
         self._signature = signature
         try:
-            models, heads = await asyncio.to_thread(_load, self._file)
+            models, heads = await asyncio.to_thread(_load, self._file.path)
         except InvalidRequest as error:
             metrics.VIRTUAL_MODELS_STALE.set(1)
             log.error("virtual_models_unusable", error=str(error))  # noqa: TRY400 - a sentence
