@@ -29,7 +29,7 @@ MEMORY_FIELDS = ("Pss", "Pss_Anon")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a process has cost so far, and what it has: memory that several share counts once for all."""
+    """Hold what a process has cost so far, and what it has: memory that several share counts once for all."""
 
     name: str
     cpu_s: float
@@ -78,7 +78,7 @@ def readings_of(processes: dict[int, str]) -> dict[int, Reading]:
 def table(
     before: dict[int, Reading], after: dict[int, Reading], seconds: float
 ) -> dict[str, dict[str, float]]:
-    """By process, and of all together."""
+    """Return a row for each process, and one of all together."""
     rows = {
         now.name: {
             "cpu_percent": 100 * (now.cpu_s - before[pid].cpu_s) / seconds,

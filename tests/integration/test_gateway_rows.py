@@ -50,7 +50,7 @@ Step = tuple[Text, int]
 
 @dataclass(slots=True)
 class Told:
-    """What a client got, and what the gateway counted of it."""
+    """Hold what a client got, and what the gateway counted of it."""
 
     parts: list[bytes] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What processes note of a request's way is on disk when they have ended."""
+"""The notes of a request's way are on disk when the processes that made them have ended."""
 
 from __future__ import annotations
 

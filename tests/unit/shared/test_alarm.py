@@ -1,4 +1,4 @@
-"""Who waits hears a ring, also one of before; a wait that nobody ends is over in time."""
+"""An alarm is heard by whoever waits, also one of before; a wait that nobody ends is over in time."""
 
 from __future__ import annotations
 

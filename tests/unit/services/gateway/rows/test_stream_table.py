@@ -296,7 +296,7 @@ def test_what_is_no_plain_message_of_text_is_for_the_codec(table: StreamTable, d
 
 
 def test_what_is_taken_is_what_the_codec_takes(table: StreamTable) -> None:
-    """Of messages with a few bytes changed."""
+    """Messages with a few bytes changed are read as the codec reads them."""
     rng, taken = random.Random(5), 0
     whole = message(("r", 8, (5, 300, 70_000), "äöü"), ("o", 8, (MOST_ID,), "b"), marks=((), (Mark("a", 1),)))
     for _ in range(20_000):
