@@ -124,8 +124,8 @@ int penstock_attend(const PoolShape* pool, const AttentionShape* shape, int wind
     Attention<bf16> attention(*shape);
     attention.poison();
     for (int head = 0; head < shape->kv_heads; ++head)
-      attention.run({0, head, 1, 0, rows, 0, partitions, -1}, span, window, cells, 0, queries, width, nullptr,
-                    nullptr, [&](int row, int query_head, const float* values) {
+      attention.run({0, head, 1, 0, rows, 0, partitions, -1}, span, {}, window, cells, 0, queries, width,
+                    nullptr, nullptr, [&](int row, int query_head, const float* values) {
                       std::memcpy(out + static_cast<long>(row) * width + query_head * shape->head_dim, values,
                                   shape->head_dim * sizeof(float));
                     });

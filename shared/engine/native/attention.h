@@ -47,6 +47,30 @@ struct AttentionItem {
       sums;  // where those of its first partition begin among the partitions' sums; below 0: all keys are its
 };
 
+// The keys that any row of an item sees, from the begin of a tile on.
+struct ItemKeys {
+  int first, end;
+
+  static ItemKeys of(const AttentionItem& item, const QuerySpan& span, int window) {
+    const int position = span.start + item.first;
+    const int seen = window > 0 ? std::max(0, position - window + 1) : 0;
+    return {
+        std::max(seen / TILE_KEYS * TILE_KEYS, item.first_partition * PARTITION_KEYS),
+        std::min(position + item.count, item.end_partition * PARTITION_KEYS)};  // up to its last one's own
+  }
+};
+
+// The blocks of a tile of keys.
+struct KeyBlocks {
+  const int* first = nullptr;
+  int num = 0;
+
+  static KeyBlocks of(const QuerySpan& span, int key, int end) {
+    const int count = std::min(TILE_KEYS, end - key);
+    return {span.blocks + key / BLOCK_TOKENS, count <= 0 ? 0 : (count + BLOCK_TOKENS - 1) / BLOCK_TOKENS};
+  }
+};
+
 // Whether a row's products with keys and values are made in fp32: without an instruction for bf16 it is
 // cheaper to have numbers widened once for all rows.
 #ifdef __AVX512BF16__
@@ -101,9 +125,11 @@ class Attention {
   // queries fp32 [.., heads * head_dim] -> put(row, head, fp32 [head_dim], padded) per query head, or, where
   // others have the rest of the keys, what it sums up of each partition into `sums`
   // [partitions][rows of the span][heads]. `sinks` [heads] are scores beside those of the keys; null: none.
+  // `behind` are the blocks that are met next, whose lines are asked for with its last tile.
   template <class Put>
-  void run(const AttentionItem& item, const QuerySpan& span, int window, const Pool& pool, int layer,
-           const float* queries, long query_stride, const float* sinks, float* sums, Put&& put) {
+  void run(const AttentionItem& item, const QuerySpan& span, const KeyBlocks& behind, int window,
+           const Pool& pool, int layer, const float* queries, long query_stride, const float* sinks,
+           float* sums, Put&& put) {
     const int group = shape_.heads / shape_.kv_heads;
     const int rows = item.count * group;  // per KV head; kept head by head
     const bool stored = rows <= (on_unit_ ? matrix_unit::UNIT_ROWS : MAX_TILE_ROWS);
@@ -114,10 +140,8 @@ class Attention {
         load_queries(item, span, item.first_head + head, queries, query_stride, head * rows,
                      on_unit_ && stored);
 
-    const int position = span.start + item.first;  // keys that any row sees: up to its last one's own
-    const int end = std::min(position + item.count, item.end_partition * PARTITION_KEYS);
-    const int seen = window > 0 ? std::max(0, position - window + 1) : 0;
-    const int first_key = std::max(seen / TILE_KEYS * TILE_KEYS, item.first_partition * PARTITION_KEYS);
+    const int position = span.start + item.first;
+    const auto [first_key, end] = ItemKeys::of(item, span, window);
     for (int r = 0; r < rows; ++r) last_keys_.data()[r] = position + r / group;
     [[maybe_unused]] matrix_unit::HeadTiles tiles;
     begin(rows * item.num_heads);
@@ -128,9 +152,8 @@ class Attention {
       if constexpr (IN_FP32<E>) {
         blocks_.locate(pool, layer, span.blocks, key, end);
         const int later = key + TILE_KEYS;
-        ahead_.begin(pool, layer, span.blocks + later / BLOCK_TOKENS,
-                     later < end ? (std::min(TILE_KEYS, end - later) + BLOCK_TOKENS - 1) / BLOCK_TOKENS : 0,
-                     item.first_head, item.num_heads, item.num_heads);
+        const KeyBlocks ahead = later < end ? KeyBlocks::of(span, later, end) : behind;
+        ahead_.begin(pool, layer, ahead.first, ahead.num, item.first_head, item.num_heads, item.num_heads);
         for (int head = 0; head < item.num_heads; ++head)
           meet_in_fp32(pool, item.first_head + head, head * rows, rows, key, count, window);
       } else {

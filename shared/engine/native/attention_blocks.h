@@ -45,18 +45,22 @@ class TileBlocks {
   const E* keys(const Pool& pool, int kv_head, int depth, LinesAhead& ahead) {
     const int lines = ahead.share(TILE_BLOCKS * ((depth * sizeof(E) + 63) / 64));
     constexpr int PER_VECTOR = 64 / sizeof(E);
-    point_at(pool, 0, kv_head);
-    for (int block = 0; block < num_; ++block)
+    // A vector that begins in a block's keys ends in its values at the latest: what is no dim goes nowhere.
+    const bool as_stored = pool.kind != KvKind::INT8 && depth == head_dim_ && pool.kv_heads * depth >= 4;
+    if (!as_stored) point_at(pool, 0, kv_head);
+    for (int block = 0; block < num_; ++block) {
+      const BlockRows<E> rows = as_stored ? rows_of(pool, block, 0, kv_head) : rows_[block];
+      const int last = as_stored ? tokens_[block] - 1 : BLOCK_TOKENS - 1;  // which those behind it repeat
       for (int d = 0; d < depth; d += PER_VECTOR) {
-        const BlockRows<E>& rows = rows_[block];
         __m512i turned[LANES];
         ahead.ask(lines);
-        for (int i = 0; i < LANES; ++i) turned[i] = _mm512_loadu_si512(rows.row(i) + d);
+        for (int i = 0; i < LANES; ++i) turned[i] = _mm512_loadu_si512(rows.row(std::min(i, last)) + d);
         transpose16(turned);
         const int dwords = std::min(LANES, (depth - d) / STEP<E>);
         E* to = keys_.data() + (d * TILE_KEYS + block * BLOCK_TOKENS * STEP<E>);
         for (int i = 0; i < dwords; ++i) _mm512_storeu_si512(to + i * TILE_KEYS * STEP<E>, turned[i]);
       }
+    }
     return keys_.data();
   }
 
@@ -66,46 +70,56 @@ class TileBlocks {
   }
 
  private:
+  BlockRows<E> rows_of(const Pool& pool, int block, int part, int kv_head) const {
+    const long row = pool.kv_heads * head_dim_;
+    const E* const rows = reinterpret_cast<const E*>(stored_[block]) + part * BLOCK_TOKENS * row;
+    return {rows + kv_head * head_dim_, row};
+  }
+
   void point_at(const Pool& pool, int part, int kv_head) {
-    const long item = kv_item_bytes(pool.kind), row = pool.kv_heads * head_dim_ * item;
-    const long place = part * BLOCK_TOKENS * row + kv_head * head_dim_ * item;
     const bool as_stored = pool.kind != KvKind::INT8 && head_dim_ == width_;
     for (int block = 0; block < num_; ++block) {
-      BlockRows<E>& to = rows_[block];
-      const uint8_t* first = stored_[block] + place;
-      if (as_stored && tokens_[block] == BLOCK_TOKENS) {
-        to.first = reinterpret_cast<const E*>(first);
-        to.stride = pool.kv_heads * head_dim_;
-      } else {
-        E* const copy =
-            copies_.data() + (part * TILE_KEYS + block * BLOCK_TOKENS) * static_cast<long>(width_);
-        for (int i = 0; i < BLOCK_TOKENS; ++i) {
-          // Places beyond the last token repeat it: they are masked, but what is there must be numbers.
-          const int token = std::min(i, tokens_[block] - 1);
-          if (pool.kind == KvKind::INT8)
-            widen_codes(first + token * row,
-                        scales_[block][(part * BLOCK_TOKENS + token) * pool.kv_heads + kv_head],
-                        copy + static_cast<long>(i) * width_);
-          else
-            copy_row(first + token * row, copy + static_cast<long>(i) * width_);
-        }
-        to.first = copy;
-        to.stride = width_;
+      // As many as are multiplied at a time; what is beyond the last token must be numbers, and repeats it.
+      const int count = part == 0 ? BLOCK_TOKENS : round_up(tokens_[block], STEP<E>);
+      if (as_stored && tokens_[block] >= count) {
+        rows_[block] = rows_of(pool, block, part, kv_head);
+        continue;
       }
+      E* const copy = copies_.data() + (part * TILE_KEYS + block * BLOCK_TOKENS) * static_cast<long>(width_);
+      if (pool.kind == KvKind::INT8)
+        widen_rows(pool, block, part, kv_head, count, copy);
+      else
+        copy_rows(rows_of(pool, block, part, kv_head), tokens_[block] - 1, count, copy);
+      rows_[block] = {copy, width_};
     }
   }
 
   // A vector at a time: a call to copy a dozen numbers would take longer than to multiply them.
-  void copy_row(const uint8_t* from, E* to) const {
+  void copy_rows(const BlockRows<E>& rows, int last, int count, E* to) const {
     constexpr int PER_DWORD = 4 / sizeof(E), PER_VECTOR = 64 / sizeof(E);
     if (head_dim_ % PER_DWORD != 0) {
-      std::memcpy(to, from, head_dim_ * sizeof(E));
+      for (int i = 0; i < count; ++i)
+        std::memcpy(to + static_cast<long>(i) * width_, rows.row(std::min(i, last)), head_dim_ * sizeof(E));
       return;
     }
-    for (int d = 0; d < head_dim_; d += PER_VECTOR, from += 64)
-      _mm512_storeu_ps(reinterpret_cast<float*>(to + d),
-                       _mm512_maskz_loadu_ps(first_lanes((head_dim_ - d) / PER_DWORD),
-                                             reinterpret_cast<const float*>(from)));
+    for (int d = 0; d < head_dim_; d += PER_VECTOR) {
+      const __mmask16 dims = first_lanes((head_dim_ - d) / PER_DWORD);
+      for (int i = 0; i < count; ++i)
+        _mm512_storeu_ps(
+            reinterpret_cast<float*>(to + static_cast<long>(i) * width_ + d),
+            _mm512_maskz_loadu_ps(dims, reinterpret_cast<const float*>(rows.row(std::min(i, last)) + d)));
+    }
+  }
+
+  void widen_rows(const Pool& pool, int block, int part, int kv_head, int count, E* to) const {
+    const long row = pool.kv_heads * head_dim_;
+    const uint8_t* const codes = stored_[block] + part * BLOCK_TOKENS * row + kv_head * head_dim_;
+    for (int i = 0; i < count; ++i) {
+      const int token = std::min(i, tokens_[block] - 1);
+      widen_codes(codes + token * row,
+                  scales_[block][(part * BLOCK_TOKENS + token) * pool.kv_heads + kv_head],
+                  to + static_cast<long>(i) * width_);
+    }
   }
 
   // int8 codes to the numbers that they stand for.

@@ -384,8 +384,9 @@ void Model::attend(std::vector<Attention<E>>& workers, const Layer& layer, const
       [&](int first, int last, int rank) {
         for (int next = first; next < last; ++next) {
           const AttentionItem& item = view.items[next];
-          workers[rank].run(item, view.spans[item.span], layer.shape.window, pool_, layer.shape.row,
-                            qkv_.data(), qkv_width_, layer.shape.sinks,
+          workers[rank].run(item, view.spans[item.span],
+                            view.begin_of(next + team.size(), layer.shape.window), layer.shape.window, pool_,
+                            layer.shape.row, qkv_.data(), qkv_width_, layer.shape.sinks,
                             sums_.data() + std::max(0L, item.sums) * stride, put);
         }
       },

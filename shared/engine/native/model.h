@@ -93,6 +93,14 @@ struct View {
   std::vector<SharedRow> shared;
   std::vector<int> sources;  // [rows] row of the batch
   long sums = 0;             // how many there are, of a query head and a partition each
+
+  // What the attention of an item begins with.
+  KeyBlocks begin_of(size_t item, int window) const {
+    if (item >= items.size()) return {};
+    const QuerySpan& span = spans[items[item].span];
+    const ItemKeys keys = ItemKeys::of(items[item], span, window);
+    return KeyBlocks::of(span, keys.first, keys.end);
+  }
 };
 
 // The input buffer of all linears that play one role and take one form.
