@@ -7,6 +7,8 @@ niceness      who goes first where services share cores
 descriptors   how many files and connections it may hold open
 heap          what loading leaves behind
 heap_holes    what imports leave between objects, before a heap is shared with forks
+attribute_cache  names that CPython has looked up, before a heap is shared with forks
+file_pages    pages of mapped files that are given back
 parts_of_torch  what torch brings along and nobody reads
 quiet_end     how programs of a terminal end
 service_help  what `--help` of a service says

@@ -39,6 +39,7 @@ from shared.errors import InvalidRequest, PenstockError, Unavailable
 from shared.health import Activity, LoopActivity, Stall, Watchdog
 from shared.messages import MAX_DRAIN_S, Heartbeat
 from shared.process.descriptors import raise_descriptor_limit
+from shared.process.file_pages import give_back_program_pages
 from shared.process.heap import settle_heap
 from shared.process.niceness import step_back
 from shared.process.quiet_end import end_quietly
@@ -126,6 +127,7 @@ class Service(Generic[C]):
     async def ready(self, status: Status | None = None) -> None:
         """Everything is loaded and served: say so to the fleet, with `status` from now on."""
         assert self._heartbeats is not None
+        give_back_program_pages()
         settle_heap()
         self.state = "ready"
         self._heartbeats.status = status or self.heartbeat

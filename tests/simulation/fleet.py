@@ -275,7 +275,8 @@ def any_fleet_of(seed: int, make: Callable[[World], FleetType]) -> Iterator[Flee
         patch.setattr(grammar_compiler, "LimitedJobs", fleet.grammar_trials)
         patch.setattr(sampler, "MaskThreads", SimulatedMasks)
         patch.setattr(disk_tier, "TemporaryFile", fleet.temporary_file)
-        patch.setattr(service_module, "settle_heap", lambda: None)  # the heap is that of all nodes
+        for of_the_process in ("settle_heap", "give_back_program_pages"):  # which is that of all nodes
+            patch.setattr(service_module, of_the_process, lambda: None)
         patch.setattr(decode, "KvReceiver", fleet.kv_receiver)
         patch.setattr(host, "checkpoint_digest", _digest_once)
         patch.setattr(kv_content, "checkpoint_digest", _digest_once)

@@ -23,6 +23,8 @@ from pathlib import Path
 
 from services.launcher.processes.child import KILLED_BECAUSE_ORPHANED, die_with
 from shared.import_without import import_without
+from shared.process.attribute_cache import fill_attribute_cache
+from shared.process.file_pages import give_back_program_pages
 from shared.process.heap import trim_heap
 from shared.process.heap_holes import fill_heap_holes
 from shared.process.parts_of_torch import leave_parts_of_torch
@@ -54,7 +56,9 @@ def _preload(modules: Sequence[str]) -> None:
         importlib.import_module(module)
         if module.endswith(".__main__"):
             del sys.modules[module]  # a child runs it once more, as its own program
+    give_back_program_pages()
     trim_heap()
+    fill_attribute_cache()
     fill_heap_holes()
     gc.freeze()
     threads = len(os.listdir("/proc/self/task"))

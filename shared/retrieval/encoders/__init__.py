@@ -2,7 +2,6 @@
 
 vectors           what texts become to be compared
 model_files       where the embedding model's files are, and that they are whole
-mapped_file       pages of a checkpoint that are given back
 bert              encoders of checkpoints, in torch
 text_encoder      an encoder over many texts, on the engine's kernels where they run
 embedder          texts as vectors

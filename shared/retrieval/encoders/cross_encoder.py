@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from shared.engine.native.encoder import Arithmetic
 from shared.errors import InvalidRequest, NotFound, TooLarge
+from shared.process.file_pages import give_back_pages
 from shared.retrieval.encoders.bert import ROBERTA_TYPES, read_encoder
-from shared.retrieval.encoders.mapped_file import give_back_pages
 from shared.retrieval.encoders.rerank import ScoredTexts
 from shared.retrieval.encoders.text_encoder import TextEncoder
 

@@ -13,8 +13,8 @@ from tokenizers import Encoding, Tokenizer
 
 from shared.engine.loading.encoder import EncoderWeights
 from shared.engine.native.encoder import Arithmetic
+from shared.process.file_pages import give_back_pages
 from shared.retrieval.encoders.bert import read_encoder
-from shared.retrieval.encoders.mapped_file import give_back_pages
 from shared.retrieval.encoders.model_files import CONFIG, find_model_files
 from shared.retrieval.encoders.text_encoder import TextEncoder
 from shared.retrieval.encoders.vectors import Vectors
