@@ -27,9 +27,6 @@ KEPT_FORMAT = "json"
 """The form in which services tell us their lines: the log keeps it, and a terminal is shown text of it."""
 PLANNER = "planner"
 """The name of the planner in the log; it is the command `plan`."""
-LOADED_LATE = ("retriever",)
-"""These are not imported before the fork: faiss brings an OpenBLAS that makes its threads when it is
-loaded."""
 
 
 def plan_instances(
@@ -58,8 +55,9 @@ def plan_instances(
         if not options.nats_url:
             told["nats_credentials"] = str(credentials_file(options.state_dir, instance))
         module, child = f"services.{role}", _environ(role, options, told, environ)
-        preload = "" if role in LOADED_LATE else f"{module}.__main__"
-        specs.append(InstanceSpec(role, instance, _command(module), child, module=module, preload=preload))
+        specs.append(
+            InstanceSpec(role, instance, _command(module), child, module=module, preload=f"{module}.__main__")
+        )
     return specs
 
 

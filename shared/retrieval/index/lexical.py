@@ -13,14 +13,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-import bm25s
 import numpy as np
 import numpy.typing as npt
 
 from shared.errors import ChecksumMismatch
+from shared.import_without import import_without
 from shared.retrieval.index.array_file import mapped_array
 from shared.retrieval.index.term_counts import Rows, TermCounts
 from shared.retrieval.index.words import terms_of
+
+import_without("scipy", "bm25s")  # it builds indices, which is done here: half of what search imports
+import bm25s  # noqa: E402
 
 Scores = npt.NDArray[np.float32]
 Allowed = npt.NDArray[np.bool_]
