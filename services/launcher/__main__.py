@@ -13,18 +13,16 @@ with interrupts_end_at_once():
     import os
     import signal
     import sys
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from services.launcher.detached import leave_streams, run_detached
-    from services.launcher.memory_check import check_memory
-    from services.launcher.model_check import check_models
     from services.launcher.options import StackOptions, parse_options
     from services.launcher.plan import plan_instances
     from services.launcher.processes.log_lines import LineWriter
     from services.launcher.stack import Plan, Stack
     from services.launcher.stack_log import StackLog
+    from services.launcher.start_check import check_before_start
     from shared.errors import InvalidRequest, PenstockError
-    from shared.process.heap import trim_heap
     from shared.telemetry import logging
 
 EXIT_FAILED = 1
@@ -58,8 +56,7 @@ def run_stack(options: StackOptions, plan: Plan) -> int:
                 log.write("penstock", problem.encode(), "error")
             return EXIT_CONFIGURATION
         with interrupts_end_at_once():  # a fetch could not be ended, only left
-            _check_before_start(options, lambda sentence: log.write("penstock", sentence.encode()))
-            trim_heap()  # of the tokenizers that were looked at
+            check_before_start(options, lambda sentence: log.write("penstock", sentence.encode()))
         run_loop(_run(options, log, plan))
     except KeyboardInterrupt:  # nothing runs yet
         return EXIT_INTERRUPTED
@@ -69,12 +66,6 @@ def run_stack(options: StackOptions, plan: Plan) -> int:
     finally:
         log.leave_terminal()
     return 0
-
-
-def _check_before_start(options: StackOptions, tell: Callable[[str], None]) -> None:
-    """Raises InvalidRequest for a model that cannot be served, Unavailable where there is no memory."""
-    target, draft = check_models(options, tell)
-    check_memory(options, target, draft, tell)
 
 
 async def _run(options: StackOptions, log: StackLog, plan: Plan) -> None:

@@ -117,7 +117,8 @@ def test_the_check_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     code = (
         "import sys\n"
-        "from services.launcher.__main__ import check_models, parse_options\n"
+        "from services.launcher.model_check import check_models\n"
+        "from services.launcher.options import parse_options\n"
         "check_models(parse_options(['--adapter', 'sql=' + sys.argv[1]], {}), print)\n"
         "sys.exit('torch' in sys.modules)"
     )
