@@ -27,13 +27,13 @@ MIB = 1 << 20
 SHARED_MB = 200
 """The launcher, nats-server, and what services have imported together, measured with 7 % more."""
 SERVICE_MB = {
-    "gateway": 20,
-    "tokenizer": 40,
-    "retriever": 95,
-    "prefill": 70,
-    "decode": 70,
-    "speculator": 70,
-    "detokenizer": 40,
+    "gateway": 16,
+    "tokenizer": 15,
+    "retriever": 27,
+    "prefill": 22,
+    "decode": 22,
+    "speculator": 21,
+    "detokenizer": 15,
 }
 """The least that an instance has for itself when it is ready, measured with 5 to 20 % more; without weights,
 KV and documents."""

@@ -30,6 +30,7 @@ with interrupts_end_at_once():
     from shared.bus import Delivery
     from shared.config.fields import ConfigError
     from shared.config.named_corpus import NamedCorpus
+    from shared.engine.native.weight_cache import WeightCache
     from shared.errors import InvalidRequest
     from shared.process.cores import usable_cores
     from shared.process.serve_actor import serve_actor
@@ -45,7 +46,8 @@ async def body(service: Service[RetrieverConfig]) -> None:
     config = service.config
     corpora = Corpora(map(ServedCorpus, _named_corpora(config)))
     # All cores for the index; a few questions are one batch.
-    embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores())
+    cache = WeightCache.of(config.weight_cache_dir, config.weight_cache_mb)
+    embedder = await asyncio.to_thread(Embedder.load, threads=usable_cores(), cache=cache)
     reranker = await asyncio.to_thread(choose_reranker, config, embedder)
     vectors = QuestionVectors(embedder, config.question_vectors_mb << 20)
     indexing = CorpusIndexing(service, embedder, corpora)
@@ -69,10 +71,10 @@ async def body(service: Service[RetrieverConfig]) -> None:
             reranker="" if reranker is None else reranker.name,
         )
     )
-    cache = service.supervisor.start(lambda: CacheActor(service, vectors.embed_questions, corpora))
+    answers = service.supervisor.start(lambda: CacheActor(service, vectors.embed_questions, corpora))
 
     def receive(delivery: Delivery) -> None:
-        (cache if isinstance(delivery.message, CACHE_MESSAGES) else actor).living.receive(delivery)
+        (answers if isinstance(delivery.message, CACHE_MESSAGES) else actor).living.receive(delivery)
 
     await serve_actor(service, actor, receive)
 
@@ -88,6 +90,7 @@ def _warm_up(config: RetrieverConfig, embedder: Embedder) -> None:
     """The first forward pass is not to be a request's."""
     torch.set_num_threads(config.threads)
     embedder.embed([WARM_UP])
+    embedder.give_back_pages()
 
 
 if __name__ == "__main__":

@@ -53,6 +53,16 @@ class RetrieverConfig(ServiceConfig):
         minimum=0,
         maximum=1 << 14,
     )
+    weight_cache_mb: int = field_of(
+        32768,
+        help="disk for packed weights that processes of this host share, in MiB; 0 = each packs its own",
+        minimum=0,
+        maximum=1 << 24,
+    )
+    weight_cache_dir: str = field_of(
+        "",
+        help="directory for them, on disk or tmpfs; empty = penstock/weights in the user's cache directory",
+    )
     soft_share: float = field_of(
         0.7, help="share of the time left after which a question degrades", minimum=0.01, maximum=1.0
     )

@@ -22,7 +22,7 @@ from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.native.library import NativeName, library, native_name, why_no_library
 from shared.engine.native.model import NativeModel
 from shared.engine.native.packing import PackedPart, packed_parts
-from shared.engine.native.weight_cache import WeightCache, weights_key
+from shared.engine.native.weight_cache import WeightCache, most_parts, weights_key
 from shared.engine.numa import interleaved, memory_nodes
 from shared.engine.torch_backend.model import TorchModel
 from shared.errors import InvalidRequest
@@ -186,10 +186,10 @@ def _native(
             final_norm=reader.final_norm(),
         )
 
-    cache = WeightCache.of(config)
+    cache = WeightCache.of(config.weight_cache_dir, config.weight_cache_mb)
     cached = None
     if cache is not None:
-        cached = cache.load(kernels, weights_key(config, model_config), model_config, pack)
+        cached = cache.load(kernels, weights_key(config, model_config), most_parts(model_config), pack)
     return NativeModel(
         kernels,
         model_config,

@@ -60,6 +60,9 @@ class SimulatedEmbedder:
         del threads
         return [self._states(text) for text in texts]
 
+    def give_back_pages(self) -> None:
+        """Nothing is mapped."""
+
     def _states(self, text: str) -> TextStates:
         self._spend(TEXT_US)
         rows = np.stack([_vector(word) for word in _words(text)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -17,6 +17,7 @@ from shared.engine.loading.linear import DenseLinear
 from shared.engine.loading.quantize import quantize
 from shared.engine.native.library import EncoderLayerShape, EncoderShape, TextsShape, free_with
 from shared.engine.native.linear import PANEL, NativeLinear
+from shared.engine.native.packing import PackedPart
 from shared.errors import InternalError
 
 Arithmetic = Literal["float32", "bfloat16", "int8"]
@@ -59,16 +60,46 @@ def fits_kernels(weights: EncoderWeights) -> bool:
     return not hidden % PANEL and not inner % PANEL and not (hidden // weights.heads) % _VECTOR
 
 
+def packed_linears(
+    kernels: ctypes.CDLL, weights: EncoderWeights, arithmetic: Arithmetic
+) -> Iterator[tuple[str, NativeLinear]]:
+    """Pack the linear maps of an encoder, one after the other, to be computed in `arithmetic`."""
+    for index, layer in enumerate(weights.layers):
+        for field in fields(layer):
+            part: DenseLinear | Tensor = getattr(layer, field.name)
+            if isinstance(part, DenseLinear):
+                yield _name(index, field.name), _packed(kernels, part, arithmetic)
+
+
+def most_packed(weights: EncoderWeights) -> int:
+    """Return how many linear maps an encoder has at most."""
+    return len(fields(EncoderLayer)) * len(weights.layers)
+
+
+def _name(index: int, field: str) -> str:
+    return f"layers.{index}.{field}"
+
+
+def _packed(kernels: ctypes.CDLL, linear: DenseLinear, arithmetic: Arithmetic) -> NativeLinear:
+    if arithmetic == "int8":
+        group = next(each for each in INT8_GROUPS if linear.shape[1] % each == 0)
+        return NativeLinear.pack(kernels, quantize(linear, 8, group), coarse_rows=True)
+    dtype = torch.bfloat16 if arithmetic == "bfloat16" else torch.float32
+    return NativeLinear.pack(kernels, DenseLinear(linear.weight.to(dtype), linear.bias))
+
+
 class NativeEncoder:
     """`encode` may be called from any number of threads, each of which computes its texts alone."""
 
-    def __init__(self, kernels: ctypes.CDLL, weights: EncoderWeights, arithmetic: Arithmetic) -> None:
-        """`weights` must fit (see `fits_kernels`); linear maps are computed in `arithmetic`."""
+    def __init__(
+        self, kernels: ctypes.CDLL, weights: EncoderWeights, packed: Mapping[str, PackedPart]
+    ) -> None:
+        """`weights` must fit (see `fits_kernels`); their linear maps are those that are `packed`."""
         self._kernels = kernels
         self._hidden = weights.words.shape[1]
         self._kept: list[object] = []
         layers = (EncoderLayerShape * len(weights.layers))(
-            *(self._layer(layer, arithmetic) for layer in weights.layers)
+            *(self._layer(layer, index, packed) for index, layer in enumerate(weights.layers))
         )
         shape = EncoderShape(
             self._hidden,
@@ -102,22 +133,18 @@ class NativeEncoder:
             raise InternalError("no memory for these texts; encode fewer at a time")
         return out
 
-    def _layer(self, layer: EncoderLayer, arithmetic: Arithmetic) -> EncoderLayerShape:
+    def _layer(self, layer: EncoderLayer, index: int, packed: Mapping[str, PackedPart]) -> EncoderLayerShape:
         parts = []
         for field in fields(layer):
             part: DenseLinear | Tensor = getattr(layer, field.name)
-            parts.append(self._pack(part, arithmetic) if isinstance(part, DenseLinear) else self._place(part))
+            if isinstance(part, DenseLinear):
+                linear = packed[_name(index, field.name)]
+                assert isinstance(linear, NativeLinear)
+                self._kept.append(linear)
+                parts.append(linear.handle)
+            else:
+                parts.append(self._place(part))
         return EncoderLayerShape(*parts)
-
-    def _pack(self, linear: DenseLinear, arithmetic: Arithmetic) -> int:
-        if arithmetic == "int8":
-            group = next(each for each in INT8_GROUPS if linear.shape[1] % each == 0)
-            packed = NativeLinear.pack(self._kernels, quantize(linear, 8, group), coarse_rows=True)
-        else:
-            dtype = torch.bfloat16 if arithmetic == "bfloat16" else torch.float32
-            packed = NativeLinear.pack(self._kernels, DenseLinear(linear.weight.to(dtype), linear.bias))
-        self._kept.append(packed)
-        return packed.handle
 
     def _place(self, tensor: Tensor) -> int:
         tensor = tensor.float().contiguous()

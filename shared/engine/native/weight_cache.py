@@ -31,6 +31,7 @@ WAIT_S = 300.0
 """The longest wait for another process that packs the same weights; then they are packed here, in memory."""
 _POLL_S = 0.02
 _SUFFIX, _UNFINISHED = ".safetensors", ".unfinished"
+_PACKING_SOURCES = ("packing.py", "packed_file.py", "encoder.py")
 _PARTS_BESIDE_NORMS = 7  # of a layer, besides its experts: packing.py yields no more
 _HEADER_BYTES_PER_PART = 1024  # names, shapes and places of a matrix's four pieces take about half of it
 
@@ -51,8 +52,13 @@ def weights_key(config: EngineConfig, model: ModelConfig) -> str:
     facts = [
         *(checkpoint_digest(config.model_dir), model.dtype, config.quantization, config.quant_group),
         *(path.stat().st_mtime_ns for path in weight_files(Path(config.model_dir))),
-        *(ABI, torch.__version__, _code_digest(library_path())),
     ]
+    return cache_key(facts)
+
+
+def cache_key(facts: Iterable[object]) -> str:
+    """Return the name of what is packed: 32 hex digits of what is known of it, and of the code and CPU."""
+    facts = [*facts, ABI, torch.__version__, _code_digest(library_path())]
     return blake2b("\n".join(map(str, facts)).encode(), digest_size=16).hexdigest()
 
 
@@ -62,7 +68,7 @@ def _code_digest(kernels: Path | None) -> str:
     here = Path(__file__).parent
     sources = sorted((here.parent / "loading").rglob("*.py"))
     digest = xxhash.xxh3_128()
-    for path in (*sources, here / "packing.py", here / "packed_file.py", kernels):
+    for path in (*sources, *(here / name for name in _PACKING_SOURCES), kernels):
         if path is not None:
             digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -79,21 +85,23 @@ class WeightCache:
         self._most_bytes = most_bytes
 
     @classmethod
-    def of(cls, config: EngineConfig) -> WeightCache | None:
-        if not config.weight_cache_mb:
-            return None
-        return cls(weight_cache_folder(config.weight_cache_dir), config.weight_cache_mb << 20)
+    def of(cls, folder: str, most_mb: int) -> WeightCache | None:
+        """Return the one that is configured; None for none."""
+        return cls(weight_cache_folder(folder), most_mb << 20) if most_mb else None
+
+    def file(self, key: str) -> Path:
+        return self._folder / f"{key}{_SUFFIX}"
 
     def load(
         self,
         kernels: ctypes.CDLL,
         key: str,
-        model: ModelConfig,
+        num_parts: int,
         pack: Callable[[], Iterable[tuple[str, PackedPart]]],
     ) -> dict[str, PackedPart] | None:
-        """The parts that `pack` makes, which is called where no file has them yet. None: they must be had
-        without the cache. Raises what `pack` does."""
-        path = self._folder / f"{key}{_SUFFIX}"
+        """The parts that `pack` makes, `num_parts` at most, which is called where no file has them yet. None:
+        they must be had without the cache. Raises what `pack` does."""
+        path = self.file(key)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
@@ -102,7 +110,7 @@ class WeightCache:
                 pass
             except PackedFileError as error:
                 log.warning("weight_cache_damaged", file=str(path), why=str(error))
-            return self._written(kernels, path, key, model, pack)
+            return self._written(kernels, path, key, num_parts, pack)
         except (PackedFileError, OSError) as error:
             log.warning("weight_cache_not_used", file=str(path), why=str(error))
             return None
@@ -112,7 +120,7 @@ class WeightCache:
         kernels: ctypes.CDLL,
         path: Path,
         key: str,
-        model: ModelConfig,
+        num_parts: int,
         pack: Callable[[], Iterable[tuple[str, PackedPart]]],
     ) -> dict[str, PackedPart]:
         unfinished = path.with_suffix(_UNFINISHED)
@@ -121,9 +129,8 @@ class WeightCache:
                 with suppress(FileNotFoundError, PackedFileError):
                     return _opened(kernels, path, key)  # who had the lock before has written it
                 file.truncate(0)  # a process that died may have begun it
-                write_packed_file(
-                    file, key, pack(), header_bytes=_header_bytes(model), most_bytes=self._most_bytes
-                )
+                header_bytes = _HEADER_BYTES_PER_PART * (num_parts + 1)
+                write_packed_file(file, key, pack(), header_bytes=header_bytes, most_bytes=self._most_bytes)
                 self._make_room(unfinished)
                 unfinished.rename(path)
             finally:
@@ -156,11 +163,10 @@ def _last_use(found: tuple[os.stat_result, Path]) -> int:
     return found[0].st_mtime_ns
 
 
-def _header_bytes(model: ModelConfig) -> int:
-    """More than the header takes."""
+def most_parts(model: ModelConfig) -> int:
+    """Return how many parts `packed_parts` makes of a model, or a few more."""
     experts = sum(1 if layer.moe is None else layer.moe.num_experts for layer in model.layers)
-    num_parts = 3 + (len(NORMS) + _PARTS_BESIDE_NORMS) * len(model.layers) + 2 * experts
-    return _HEADER_BYTES_PER_PART * (num_parts + 1)
+    return 3 + (len(NORMS) + _PARTS_BESIDE_NORMS) * len(model.layers) + 2 * experts
 
 
 @contextmanager

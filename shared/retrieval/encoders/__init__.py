@@ -3,6 +3,7 @@
 vectors           what texts become to be compared
 model_files       where the embedding model's files are, and that they are whole
 bert              encoders of checkpoints, in torch
+packed_encoders   their weights, in files that processes share
 text_encoder      an encoder over many texts, on the engine's kernels where they run
 embedder          texts as vectors
 question_vectors  vectors of questions, kept

@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file
@@ -13,9 +14,11 @@ from tokenizers import Encoding, Tokenizer
 
 from shared.engine.loading.encoder import EncoderWeights
 from shared.engine.native.encoder import Arithmetic
+from shared.engine.native.weight_cache import WeightCache
 from shared.process.file_pages import give_back_pages
 from shared.retrieval.encoders.bert import read_encoder
-from shared.retrieval.encoders.model_files import CONFIG, find_model_files
+from shared.retrieval.encoders.model_files import CONFIG, SHA256, WEIGHTS, find_model_files
+from shared.retrieval.encoders.packed_encoders import PackedEncoders
 from shared.retrieval.encoders.text_encoder import TextEncoder
 from shared.retrieval.encoders.vectors import Vectors
 
@@ -62,10 +65,18 @@ class TextStates:
 class Embedder:
     """Loaded once per process; called from any number of threads, each of which computes its texts."""
 
-    def __init__(self, weights: EncoderWeights, tokenizer: Tokenizer, threads: int = 1) -> None:
+    def __init__(
+        self,
+        weights: EncoderWeights,
+        tokenizer: Tokenizer,
+        threads: int = 1,
+        packed: PackedEncoders | None = None,
+    ) -> None:
         """`threads`: how many batches are computed at the same time where there are several."""
-        self._encoder = TextEncoder(weights, QUESTION_ARITHMETIC, threads=threads)
-        self._passage_encoder = TextEncoder(weights, PASSAGE_ARITHMETIC, threads=threads)
+        self._encoder = TextEncoder(weights, QUESTION_ARITHMETIC, threads=threads, packed=packed)
+        self._passage_encoder = TextEncoder(weights, PASSAGE_ARITHMETIC, threads=threads, packed=packed)
+        self._packed = packed
+        self._mapped: Path | None = None
         self._tokenizer = tokenizer
         tokenizer.no_padding()
         tokenizer.enable_truncation(MAX_TOKENS)
@@ -76,13 +87,24 @@ class Embedder:
         return self._passage_encoder.is_native
 
     @classmethod
-    def load(cls, *, threads: int = 1) -> Embedder:
-        """Raises NotFound or ChecksumMismatch (see model_files)."""
+    def load(cls, *, threads: int = 1, cache: WeightCache | None = None) -> Embedder:
+        """`cache`: where packed weights are kept; None: they are packed in memory. Raises NotFound or
+        ChecksumMismatch (see model_files)."""
         files = find_model_files()
         weights = read_encoder(CONFIG, load_file(str(files.weights)))
-        embedder = cls(weights, Tokenizer.from_file(str(files.tokenizer)), threads)
-        give_back_pages(files.weights)  # of which the kernels read no more than the rows of a text's words
+        packed = None if cache is None else PackedEncoders(cache, SHA256[WEIGHTS])
+        embedder = cls(weights, Tokenizer.from_file(str(files.tokenizer)), threads, packed)
+        embedder._mapped = files.weights
+        embedder.give_back_pages()
         return embedder
+
+    def give_back_pages(self) -> None:
+        """Give back what is mapped of weights: texts read the rows of their words again, and packed weights
+        where these are in a file."""
+        if self._mapped is not None:
+            give_back_pages(self._mapped)
+        if self._packed is not None:
+            self._packed.give_back_pages()
 
     def embed(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> Vectors:
         """Unit vectors [len(texts), DIMENSIONS]; `progress` gets the number of texts done so far."""

@@ -20,10 +20,12 @@ from shared.engine.native.encoder import (
     Pooling,
     States,
     fits_kernels,
+    packed_linears,
 )
 from shared.engine.native.library import library
 from shared.errors import InvalidRequest
 from shared.retrieval.encoders.bert import hidden_states
+from shared.retrieval.encoders.packed_encoders import PackedEncoders
 from shared.seams.threads import THREADS
 
 BATCH_TOKENS = 4096
@@ -39,10 +41,17 @@ class TextEncoder:
     beyond the last bits, on the kernels not at all."""
 
     def __init__(
-        self, weights: EncoderWeights, arithmetic: Arithmetic, *, threads: int = 1, native: bool = True
+        self,
+        weights: EncoderWeights,
+        arithmetic: Arithmetic,
+        *,
+        threads: int = 1,
+        native: bool = True,
+        packed: PackedEncoders | None = None,
     ) -> None:
         """`threads`: how many batches are computed at the same time where nobody says another number. Where
-        the kernels cannot run, int8 is bfloat16, and that float32 on a CPU that would only imitate it."""
+        the kernels cannot run, int8 is bfloat16, and that float32 on a CPU that would only imitate it.
+        `packed`: where the weights lie, or will, as the kernels read them."""
         self.hidden = weights.words.shape[1]
         self.max_tokens = len(weights.positions)
         self._vocab, self._num_kinds = len(weights.words), len(weights.kinds)
@@ -51,7 +60,10 @@ class TextEncoder:
         self.is_native = kernels is not None
         """It runs on the kernels."""
         if kernels is not None:
-            self._encode = NativeEncoder(kernels, weights, arithmetic).encode
+            parts = None if packed is None else packed.load(kernels, weights, arithmetic)
+            if parts is None:
+                parts = dict(packed_linears(kernels, weights, arithmetic))
+            self._encode = NativeEncoder(kernels, weights, parts).encode
         else:
             half = arithmetic != "float32" and _computes_bf16()
             self._encode = partial(_encode_padded, _half_precision(weights) if half else weights)

@@ -127,7 +127,7 @@ def test_a_stack_that_can_just_start_is_started_and_a_byte_less_is_refused() -> 
     assert str(refused.value) == (
         f"the stack needs {start} of memory to start ({BASE_MB} MB for its processes, {weights} for "
         f"weights), and {start} are there on this machine: give it more, or start less: --retriever 0 saves "
-        "95 MB"
+        f"{SERVICE_MB['retriever']} MB"
     )
 
 

@@ -20,7 +20,7 @@ from shared.engine.memory.kv_pool import KvLayout, KvPool
 from shared.engine.native.library import library
 from shared.engine.native.model import NativeModel
 from shared.engine.native.packing import PackedPart, packed_parts
-from shared.engine.native.weight_cache import WeightCache
+from shared.engine.native.weight_cache import WeightCache, most_parts
 from shared.engine.torch_backend.model import TorchModel
 from tests.support.engine import logits_by_path, save_random_model
 from tests.support.k_quants import K_QUANTS, stored_k_quants
@@ -78,7 +78,11 @@ def native(
             final_norm=weights.final_norm,
         )
 
-    parts = None if cache is None else WeightCache(cache, 1 << 30).load(kernels, "aa" * 16, config, pack)
+    parts = (
+        None
+        if cache is None
+        else WeightCache(cache, 1 << 30).load(kernels, "aa" * 16, most_parts(config), pack)
+    )
     return NativeModel(
         kernels,
         config,

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from shared.engine.native.weight_cache import WeightCache
 from shared.errors import ChecksumMismatch, NotFound
 from shared.retrieval.encoders.embedder import DIMENSIONS, MAX_TOKENS, Embedder
 from shared.retrieval.encoders.model_files import check_model_files, find_model_files
@@ -55,6 +56,25 @@ def test_vectors_are_those_of_transformers(embedder: Embedder) -> None:
     cosines = (torch.from_numpy(vectors) * oracle(TEXTS)).sum(-1)
     assert vectors.shape == (len(TEXTS), DIMENSIONS)
     assert cosines.min() > 0.9999
+
+
+def test_weights_of_a_file_give_the_same_vectors_to_the_bit(embedder: Embedder, tmp_path: Path) -> None:
+    if not embedder.is_native:
+        pytest.skip("nothing is packed for torch")
+    cache = WeightCache(tmp_path / "weights", 1 << 30)
+    for _ in range(2):  # packed for the file, and found there
+        mapped = Embedder.load(cache=cache)
+        assert len([*(tmp_path / "weights").iterdir()]) == 2
+        for _ in range(2):
+            assert (mapped.embed(TEXTS) == embedder.embed(TEXTS)).all()
+            assert (mapped.embed_passages(TEXTS) == embedder.embed_passages(TEXTS)).all()
+            mapped.give_back_pages()
+
+
+def test_a_cache_that_is_too_small_costs_time_alone(embedder: Embedder, tmp_path: Path) -> None:
+    mapped = Embedder.load(cache=WeightCache(tmp_path / "weights", 1 << 20))
+    assert (mapped.embed(TEXTS) == embedder.embed(TEXTS)).all()
+    mapped.give_back_pages()
 
 
 def test_passages_of_an_index_have_nearly_the_same_vectors(embedder: Embedder) -> None:
