@@ -378,7 +378,7 @@ async def test_a_service_that_is_never_ready_fails_the_start_and_leaves_nothing(
     assert "decode-0 did not become ready within 2 s" in up.stderr[-1].replace("gateway-0, ", "")
     assert "still thinking" in up.stderr[-1]
     assert up.stderr[-1].endswith("--start-timeout 10 gives them longer")
-    assert len(seen) == 3
+    assert 3 <= len(seen) <= 4, "nats, two services, and what looked at the models before"
     assert alive(list(seen)) == []
 
 

@@ -6,13 +6,31 @@
 // and codes are below 256: two products make less than 2^24, and 32 bits hold what they hold of bytes.
 //
 // Of four columns the words are in the order 0, 2, 1, 3: one operation takes the codes out of a lane's even
-// bytes, and one those out of its odd ones.
+// bytes, and one those out of its odd ones. Of INT4, a number of the second eight columns is 16 times
+// something whole, which is its word: its code is the upper half of a byte, 16 times what it is where it
+// lies.
 #pragma once
 
 #include "quantized_tile.h"
 #include "word_vectors.h"
 
 namespace penstock {
+
+// The upper halves of a vector's even bytes. Of many rows there is no register for the mask beside the sums,
+// and a compiler would rather write down sums than read it again.
+template <int R>
+[[gnu::always_inline]] inline __m512i upper_nibbles(__m512i codes) {
+#ifndef __AVX512F__
+  if constexpr (R > 2) {
+    alignas(32) static constexpr uint32_t BITS[8] = {0x00f000f0, 0x00f000f0, 0x00f000f0, 0x00f000f0,
+                                                     0x00f000f0, 0x00f000f0, 0x00f000f0, 0x00f000f0};
+    asm("vpand %2, %1, %0" : "=x"(codes.low) : "x"(codes.low), "m"(BITS));
+    asm("vpand %2, %1, %0" : "=x"(codes.high) : "x"(codes.high), "m"(BITS));
+    return codes;
+  }
+#endif
+  return _mm512_and_si512(codes, _mm512_set1_epi32(0x00f000f0));
+}
 
 // 16 columns of high bytes and their low ones -> words. A number that is none may be beyond them.
 template <Kind KIND>
@@ -23,9 +41,10 @@ inline __m256i words_of(const int8_t* high, [[maybe_unused]] const int8_t* low) 
     words = _mm256_add_epi16(_mm256_slli_epi16(words, FINE_SHIFT), lows);
   } else if constexpr (KIND == Kind::INT4) {
     const __m128i shared = _mm_loadl_epi64((const __m128i*)low);
-    const __m256i units = _mm256_setr_epi16(1, 1, 1, 1, 1, 1, 1, 1, 16, 16, 16, 16, 16, 16, 16, 16);
-    const __m256i lows = _mm256_mullo_epi16(_mm256_cvtepi8_epi16(_mm_unpacklo_epi64(shared, shared)), units);
-    words = _mm256_adds_epi16(_mm256_slli_epi16(words, SHARED_SHIFT), lows);
+    constexpr int FIRST = 1 << SHARED_SHIFT, SECOND = FIRST / 16;
+    const __m256i units = _mm256_set_m128i(_mm_set1_epi16(SECOND), _mm_set1_epi16(FIRST));
+    const __m256i lows = _mm256_cvtepi8_epi16(_mm_unpacklo_epi64(shared, shared));
+    words = _mm256_adds_epi16(_mm256_mullo_epi16(words, units), lows);
   }
   return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
 }
@@ -77,12 +96,14 @@ template <int R, Kind KIND, bool FETCHED>
               added[r][each] = add_word_products(added[r][each], some[each], pair);
           }
         };
-        const auto masked = [&](__m512i x) { return _mm512_and_si512(x, code_bits); };
-        add(quad, masked);
+        const auto lower = [&](__m512i x) { return _mm512_and_si512(x, code_bits); };
+        add(quad, lower);
         if constexpr (NIBBLES) {
-          add(quad + 2, [&](__m512i x) { return masked(_mm512_srli_epi16(x, 8)); });
-          add(quad + 8, [&](__m512i x) { return masked(_mm512_srli_epi16(x, 4)); });
-          add(quad + 10, [](__m512i x) { return _mm512_srli_epi16(x, 12); });
+          add(quad + 8, upper_nibbles<R>);
+#pragma GCC unroll 2
+          for (int each = 0; each < VECTORS; ++each) b[each] = _mm512_srli_epi16(b[each], 8);
+          add(quad + 2, lower);
+          add(quad + 10, upper_nibbles<R>);
         } else {
           add(quad + 2, [](__m512i x) { return _mm512_srli_epi16(x, 8); });
         }
