@@ -8,63 +8,60 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import re
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 MAPS = Path("/proc/self/maps")
 SIZES = Path("/proc/self/smaps")
-READ_ONLY = ("r--p", "r-xp")
-_HEAD = re.compile(r"^(?P<begin>[0-9a-f]+)-(?P<end>[0-9a-f]+) (?P<may>\S{4})(?: \S+){3} *(?P<path>.*)$", re.M)
-_OF_NO_FILE = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB$", re.M)
-
-
-class _Mapping(NamedTuple):
-    """A part of memory: `may` says what is allowed there, as `r-xp`; `path` is "" for memory of no file."""
-
-    begin: int
-    end: int
-    may: str
-    path: str
+_READ_ONLY, _RUN = (b"r--p", b"r-xp"), b"r-xp"
+_OF_NO_FILE = (b"Anonymous:", b"Swap:")
+_READ_BYTES = 4096
 
 
 def give_back_pages(file: Path) -> None:
     """Give back the pages that this process has of a file that it maps and never writes to."""
     if sys.platform == "linux":
-        path = str(file.resolve())
-        _give_back(each for each, _ in _mappings(MAPS.read_text()) if each.path == path)
+        path = os.fsencode(file.resolve())
+        with MAPS.open("rb") as lines:
+            _give_back(place for place, _, its in map(_mapping, lines) if its == path)
 
 
 def give_back_program_pages() -> None:
     """Give back what this process has of its program and its libraries: most of it is what was read once, as
     they were loaded. What follows gets what it needs again, a tenth of it."""
     if sys.platform == "linux":
-        mapped = list(_mappings(SIZES.read_text()))
-        programs = {each.path for each, _ in mapped if each.may == "r-xp" and each.path.startswith("/")}
-        _give_back(
-            each
-            for each, written in mapped
-            if each.path in programs and each.may in READ_ONLY and not written
-        )
+        with SIZES.open("rb", buffering=_READ_BYTES) as lines:  # a line at a time: it is a megabyte
+            _give_back(_unwritten_programs(lines))
 
 
-def _give_back(mappings: Iterable[_Mapping]) -> None:
+def _give_back(places: Iterable[bytes]) -> None:
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for each in mappings:
-        madvise(each.begin, each.end - each.begin, mmap.MADV_DONTNEED)
+    for place in places:
+        begin, _, end = place.partition(b"-")
+        madvise(int(begin, 16), int(end, 16) - int(begin, 16), mmap.MADV_DONTNEED)
 
 
-def _mappings(told: str) -> Iterator[tuple[_Mapping, bool]]:
-    """Return what is mapped, and whether it was written to since, as a dynamic linker does before it forbids
-    that: such pages are of no file any more. Only `smaps` tells."""
-    heads = list(_HEAD.finditer(told))
-    ends = [each.start() for each in heads[1:]] + [len(told)]
-    for head, end in zip(heads, ends, strict=True):
-        sizes = _OF_NO_FILE.findall(told, head.end(), end)
-        yield (
-            _Mapping(int(head["begin"], 16), int(head["end"], 16), head["may"], head["path"]),
-            any(size != "0" for size in sizes),
-        )
+def _mapping(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return where it is, what is allowed there, and of which file it is, "" for none."""
+    place, may, _, _, _, *path = line.split(maxsplit=5)
+    return place, may, path[0].rstrip(b"\n") if path else b""
+
+
+def _unwritten_programs(sizes: Iterable[bytes]) -> list[bytes]:
+    """Return the places of programs that nobody may write to, and nobody has: what the dynamic linker writes
+    before it forbids that is of no file any more, and would be lost."""
+    programs, unwritten = set[bytes](), dict[bytes, bytes]()
+    place = b""
+    for line in sizes:
+        if not line[:1].isupper():  # all but the lines of a mapping's sizes begin with its address
+            place, may, path = _mapping(line)
+            if may in _READ_ONLY and path.startswith(b"/"):
+                unwritten[place] = path
+            if may == _RUN:
+                programs.add(path)
+        elif line.startswith(_OF_NO_FILE) and line.split()[1] != b"0":
+            unwritten.pop(place, None)
+    return [place for place, path in unwritten.items() if path in programs]
