@@ -1,14 +1,64 @@
 #include "attention.h"
 
+#ifdef __AVX512BF16__
+#include "attention_unit.h"
+#include "attention_vectors.h"
+#endif
+
 namespace penstock {
 
 template <class E>
-void Attention<E>::meet([[maybe_unused]] matrix_unit::HeadTiles& tiles, [[maybe_unused]] const Pool& pool,
-                        int first, int rows, bool stored, int key, int count, int position, int window) {
+void Attention<E>::widen_queries(const AttentionItem& item, const QuerySpan& span, int kv_head,
+                                 const float* queries, long stride, int to) {
+  const int group = shape_.heads / shape_.kv_heads;
+  const __m512 scale = _mm512_set1_ps(shape_.scale);
+  for_each_tile(item.count * group, FEW_ROWS, [&](int at, int num) {
+    float* const tile = wide_queries_.data() + static_cast<long>(to + at) * depth_;
+    for (int r = at; r < at + num; ++r) {
+      const float* source = queries + (span.first_row + item.first + r / group) * stride +
+                            (kv_head * group + r % group) * shape_.head_dim;
+      for (int d = 0; d < depth_; d += LANES) {
+        alignas(64) float numbers[LANES];
+        __m512 value =
+            _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
+        if constexpr (sizeof(E) == 2) value = widen(narrow(value));
+        _mm512_storeu_ps(numbers, value);
+        for (int i = 0; i < std::min(LANES, depth_ - d); ++i) tile[(d + i) * num + r - at] = numbers[i];
+      }
+    }
+  });
+}
+
 #ifdef __AVX512BF16__  // which every CPU with a matrix unit has
-  if constexpr (sizeof(E) == 2)
-    if (on_unit_) return meet_on_unit(tiles, pool, first, rows, stored, key, count, window);
-#endif
+template <class E>
+void Attention<E>::load_queries(const AttentionItem& item, const QuerySpan& span, int kv_head,
+                                const float* queries, long stride, int to, bool turned) {
+  const int group = shape_.heads / shape_.kv_heads;
+  const __m512 scale = _mm512_set1_ps(shape_.scale);
+  const int rows = item.count * group;
+  for (int r = 0; r < rows; ++r) {
+    const float* source = queries + (span.first_row + item.first + r / group) * stride +
+                          (kv_head * group + r % group) * shape_.head_dim;
+    E* target = queries_.data() + static_cast<long>(to + r) * depth_;
+    for (int d = 0; d < depth_; d += LANES) {
+      const __m512 value =
+          _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
+      if (turned) {
+        alignas(32) E pairs[LANES];
+        _mm256_store_si256((__m256i*)pairs, narrow(value));
+        E* place = queries_.data() + static_cast<long>(to) * depth_ + (d * rows + 2 * r);
+        for (int i = 0; i < LANES; i += 2) std::memcpy(place + i * rows, pairs + i, 2 * sizeof(E));
+      } else {
+        _mm256_mask_storeu_epi16(target + d, first_lanes(depth_ - d), narrow(value));
+      }
+    }
+  }
+}
+
+template <class E>
+void Attention<E>::meet(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored,
+                        int key, int count, int position, int window) {
+  if (on_unit_) return meet_on_unit(tiles, pool, first, rows, stored, key, count, window);
   const int group = shape_.heads / shape_.kv_heads;
   if (stored)
     return with_rows(rows,
@@ -20,6 +70,7 @@ void Attention<E>::meet([[maybe_unused]] matrix_unit::HeadTiles& tiles, [[maybe_
               [&]<int R>() { this->visit<R, false>(first + at, at, key, count, position, group, window); });
   });
 }
+#endif
 
 template <class E>
 void Attention<E>::meet_in_fp32(const Pool& pool, int kv_head, int first, int rows, int key, int count,
@@ -44,10 +95,16 @@ void Attention<E>::meet_in_fp32(const Pool& pool, int kv_head, int first, int ro
   });
 }
 
+template void Attention<float>::widen_queries(const AttentionItem&, const QuerySpan&, int, const float*, long,
+                                              int);
 template void Attention<float>::meet_in_fp32(const Pool&, int, int, int, int, int, int);
 #ifdef __AVX512BF16__
+template void Attention<bf16>::load_queries(const AttentionItem&, const QuerySpan&, int, const float*, long,
+                                            int, bool);
 template void Attention<bf16>::meet(matrix_unit::HeadTiles&, const Pool&, int, int, bool, int, int, int, int);
 #else
+template void Attention<bf16>::widen_queries(const AttentionItem&, const QuerySpan&, int, const float*, long,
+                                             int);
 template void Attention<bf16>::meet_in_fp32(const Pool&, int, int, int, int, int, int);
 #endif
 

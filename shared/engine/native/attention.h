@@ -220,129 +220,30 @@ class Attention {
     std::fill_n(totals_.data(), rows, 0.0f);
   }
 
+  // What follows is in attention.cpp, where it is compiled once for all.
+
   // The rows of one KV head, of which `first` is the first, meet the `count` keys that begin at `key`: as
-  // they are `stored`, or packed. In attention.cpp, where it is compiled once for all.
+  // they are `stored`, or packed.
   void meet(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored, int key,
             int count, int position, int window);
 
-  // The same in fp32, on any CPU without an instruction for bf16. There, too.
+  // The same in fp32, on any CPU without an instruction for bf16.
   void meet_in_fp32(const Pool& pool, int kv_head, int first, int rows, int key, int count, int window);
 
   // Queries of a KV head's rows, in tiles as `meet_in_fp32` has them: the first number of each, the second...
   void widen_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries,
-                     long stride, int to) {
-    const int group = shape_.heads / shape_.kv_heads;
-    const __m512 scale = _mm512_set1_ps(shape_.scale);
-    for_each_tile(item.count * group, FEW_ROWS, [&](int at, int num) {
-      float* const tile = wide_queries_.data() + static_cast<long>(to + at) * depth_;
-      for (int r = at; r < at + num; ++r) {
-        const float* source = queries + (span.first_row + item.first + r / group) * stride +
-                              (kv_head * group + r % group) * shape_.head_dim;
-        for (int d = 0; d < depth_; d += LANES) {
-          alignas(64) float numbers[LANES];
-          __m512 value =
-              _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
-          if constexpr (sizeof(E) == 2) value = widen(narrow(value));
-          _mm512_storeu_ps(numbers, value);
-          for (int i = 0; i < std::min(LANES, depth_ - d); ++i) tile[(d + i) * num + r - at] = numbers[i];
-        }
-      }
-    });
-  }
+                     long stride, int to);
+
+  // Queries of a KV head's rows as `meet` has them; `turned`: pairs of dims of all rows side by side, as the
+  // columns of a tile.
+  void load_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries,
+                    long stride, int to, bool turned);
 
   // What the unit's rows keep side by side, to where `attention_sums.h` has it.
   void keep_totals(int rows) {
     for (int r = 0; r < rows; ++r) {
       sums_of(sums_, r)[SUMS_MOST] = most_.data()[r];
       sums_of(sums_, r)[SUMS_TOTAL] = totals_.data()[r];
-    }
-  }
-
-#ifdef __AVX512BF16__
-  // The rows of one KV head, of which `first` is the first, meet the `count` keys that begin at `key`, on the
-  // matrix unit: those that are packed, or, bit for bit the same, as they are stored.
-  void meet_on_unit(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored,
-                    int key, int count, int window) {
-    alignas(64) float scores[2][SIDE_BY_SIDE][TILE_KEYS];
-    alignas(64) bf16 weights[SIDE_BY_SIDE][TILE_KEYS];
-    const int padded = round_up(count, PANEL);
-    if (!stored) tokens_.pack_keys(padded, depth_, keys_.data());
-    tokens_.pack_values(padded, width_, values_.data());
-    const auto score = [&](int offset) {
-      const int num = std::min(SIDE_BY_SIDE, rows - offset);
-      const bf16* queries = queries_.data() + static_cast<long>(first + offset) * depth_;
-      float (*to)[TILE_KEYS] = scores[offset / SIDE_BY_SIDE % 2];
-      tiles.lay_out(num, stored);
-      if (stored)
-        score_stored_on_unit(pool, queries, num, count, to);
-      else
-        matrix_unit::score_packed(queries, keys_.data(), depth_, count, to);
-    };
-    score(0);
-    for (int offset = 0; offset < rows; offset += SIDE_BY_SIDE) {
-      if (offset + SIDE_BY_SIDE < rows)
-        score(offset + SIDE_BY_SIDE);  // while the unit does, these are weighed
-      const int num = std::min(SIDE_BY_SIDE, rows - offset), row = first + offset;
-      const int* last = last_keys_.data() + offset;
-      float (*now)[TILE_KEYS] = scores[offset / SIDE_BY_SIDE % 2];
-      if (shape_.soft_cap > 0.0f) cap_scores(now, num, shape_.soft_cap);
-      if (last[0] < key + TILE_KEYS - 1 || (window > 0 && last[num - 1] - window >= key))
-        hide_scores(now, num, key, last, window);
-      float* outputs = sums_of(sums_, row) + SUMS_OUTPUT;
-      weigh_scores(now, num, most_.data() + row, totals_.data() + row, outputs, width_, stride_, weights);
-      tiles.lay_out(num, stored);
-      for (int d = 0; d < width_; d += PANEL)
-        matrix_unit::add_values(weights, values_.data() + static_cast<long>(d) * TILE_KEYS, padded,
-                                outputs + d, stride_);
-    }
-  }
-
-  // Keys as they are stored where those are whole steps of bf16, 16 of them being one block's.
-  void score_stored_on_unit(const Pool& pool, const bf16* queries, int rows, int count,
-                            float (*scores)[TILE_KEYS]) {
-    const bool as_stored = pool.kind == KvKind::BF16 && depth_ == shape_.head_dim;
-    for (int keys = 0; keys < count; keys += BLOCK_TOKENS) {
-      for (int i = keys; i < keys + BLOCK_TOKENS; ++i) {
-        for (int d = 0; d < depth_; d += PANEL) {
-          tokens_.ask_ahead(0, i, d);
-          if (!as_stored)
-            _mm512_storeu_si512(keys_.data() + static_cast<long>(i) * depth_ + d, tokens_.load(0, i, d));
-        }
-      }
-      matrix_unit::score_stored(
-          as_stored ? tokens_.rows[0][keys] : keys_.data() + static_cast<long>(keys) * depth_,
-          as_stored ? static_cast<long>(pool.kv_heads) * pool.head_dim : depth_, queries, rows, depth_,
-          scores, keys);
-    }
-  }
-#endif
-
-  // `turned`: pairs of dims of all rows side by side, as the columns of a tile.
-  void load_queries(const AttentionItem& item, const QuerySpan& span, int kv_head, const float* queries,
-                    long stride, int to, bool turned) {
-    const int group = shape_.heads / shape_.kv_heads;
-    const __m512 scale = _mm512_set1_ps(shape_.scale);
-    const int rows = item.count * group;
-    for (int r = 0; r < rows; ++r) {
-      const float* source = queries + (span.first_row + item.first + r / group) * stride +
-                            (kv_head * group + r % group) * shape_.head_dim;
-      E* target = queries_.data() + static_cast<long>(to + r) * depth_;
-      for (int d = 0; d < depth_; d += LANES) {
-        const __m512 value =
-            _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(shape_.head_dim - d), source + d), scale);
-        if constexpr (sizeof(E) == 2) {
-          if (turned) {
-            alignas(32) E pairs[LANES];
-            _mm256_store_si256((__m256i*)pairs, narrow(value));
-            E* place = queries_.data() + static_cast<long>(to) * depth_ + (d * rows + 2 * r);
-            for (int i = 0; i < LANES; i += 2) std::memcpy(place + i * rows, pairs + i, 2 * sizeof(E));
-          } else {
-            _mm256_mask_storeu_epi16(target + d, first_lanes(depth_ - d), narrow(value));
-          }
-        } else {
-          _mm512_mask_storeu_ps(target + d, first_lanes(depth_ - d), value);
-        }
-      }
     }
   }
 
@@ -375,148 +276,29 @@ class Attention {
     for (int d = 0; d < shape_.head_dim; d += LANES) {
       const __m128i codes = _mm_maskz_loadu_epi8(first_lanes(shape_.head_dim - d), stored + d);
       const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
-      if constexpr (sizeof(E) == 2)
-        _mm256_storeu_si256((__m256i*)(scratch + d), narrow(value));
-      else
-        _mm512_storeu_ps(scratch + d, value);
+      _mm256_storeu_si256((__m256i*)(scratch + d), narrow(value));
     }
     return scratch;
   }
 
-  // Rows [first, first + R), `offset` rows into their KV head's, meet the `count` keys that begin at `key`:
-  // those that are packed, or, bit for bit the same, as they are stored.
+  // On vectors, in attention_vectors.h.
   template <int R, bool STORED>
-  void visit(int first, int offset, int key, int count, int position, int group, int window) {
-    alignas(64) float scores[R][TILE_KEYS];
-    alignas(64) E weights[R][TILE_KEYS];
-    if constexpr (STORED)
-      for (int keys = 0; keys < count; keys += LANES) score_stored<R>(first, keys, scores);
-    else
-      for (int half = 0; half < count; half += PANEL) score_packed<R>(first, half, scores);
-    for (int r = 0; r < R; ++r)
-      soften(first + r, key, position + (offset + r) / group, window, scores[r], weights[r]);
-    for (int d = 0; d < width_; d += PANEL) {
-      Accumulators<R> acc;
-      float* out = sums_of(sums_, first) + SUMS_OUTPUT + d;
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        acc[r][0] = _mm512_loadu_ps(out + r * stride_);
-        acc[r][1] = _mm512_loadu_ps(out + r * stride_ + LANES);
-      }
-      if constexpr (STORED)
-        add_stored<R>(weights, count, d, acc);
-      else
-        multiply<R>(weights[0], TILE_KEYS, values_.data() + static_cast<long>(d) * TILE_KEYS,
-                    round_up(count, STEP<E>), acc);
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        _mm512_storeu_ps(out + r * stride_, acc[r][0]);
-        _mm512_storeu_ps(out + r * stride_ + LANES, acc[r][1]);
-      }
-    }
-  }
-
-  // Rows [first, first + R) of the queries times a panel of packed keys.
+  void visit(int first, int offset, int key, int count, int position, int group, int window);
   template <int R>
-  void score_packed(int first, int half, float (&scores)[R][TILE_KEYS]) {
-    Accumulators<R> acc;
-    clear<R>(acc);
-    multiply<R>(queries_.data() + static_cast<long>(first) * depth_, depth_, keys_.data() + half * depth_,
-                depth_, acc);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      _mm512_store_ps(scores[r] + half, acc[r][0]);
-      _mm512_store_ps(scores[r] + half + LANES, acc[r][1]);
-    }
-  }
-
-  // Rows [first, first + R) of the queries times 16 keys of the tile.
+  void score_packed(int first, int half, float (&scores)[R][TILE_KEYS]);
   template <int R>
-  void score_stored(int first, int keys, float (&scores)[R][TILE_KEYS]) {
-    constexpr int PER_VECTOR = 64 / sizeof(E);
-    const E* queries = queries_.data() + static_cast<long>(first) * depth_;
-    __m512 acc[R];
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) acc[r] = _mm512_setzero_ps();
-    for (int d = 0; d < depth_; d += PER_VECTOR) {
-      __m512i block[LANES];
-      tokens_.transposed(keys, d, block);
-      const int dwords = std::min(LANES, (depth_ - d) / STEP<E>);
-      for (int i = 0; i < dwords; ++i)
-#pragma GCC unroll 12
-        for (int r = 0; r < R; ++r)
-          acc[r] = add_step(queries + r * depth_ + d + i * STEP<E>, block[i], acc[r]);
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) _mm512_store_ps(scores[r] + keys, acc[r]);
-  }
-
-  // acc[r] += weights[r] times columns [d, d + 32) of the tile's values.
+  void score_stored(int first, int keys, float (&scores)[R][TILE_KEYS]);
   template <int R>
-  void add_stored(const E (&weights)[R][TILE_KEYS], int count, int d, Accumulators<R>& acc) {
-    for (int i = 0; i < count; i += STEP<E>) {
-      __m512i low, high;
-      tokens_.values(i, d, low, high);
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        acc[r][0] = add_step(weights[r] + i, low, acc[r][0]);
-        acc[r][1] = add_step(weights[r] + i, high, acc[r][1]);
-      }
-    }
-  }
+  void add_stored(const E (&weights)[R][TILE_KEYS], int count, int d, Accumulators<R>& acc);
+  void soften(int row, int key, int position, int window, const float* scores, E* weights);
 
-  // One step of the chain that `multiply` adds up: an fp32 element, or a pair in bf16, times a vector of
-  // them.
-  static __m512 add_step(const E* row, __m512i column, __m512 sum) {
-    if constexpr (sizeof(E) == 4) {
-      return _mm512_fmadd_ps(_mm512_set1_ps(*row), _mm512_castsi512_ps(column), sum);
-    } else {
-      int pair;
-      std::memcpy(&pair, row, sizeof pair);
-      return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)column);
-    }
-  }
-
-  // Scores of one row -> weights relative to the row's maximum so far; what it has summed up is rescaled.
-  // One piece of code for every caller: a compiler fuses a product and a sum in one place and not in another.
-  [[gnu::noinline]] void soften(int row, int key, int position, int window, const float* scores, E* weights) {
-    float* const sums = sums_of(sums_, row);
-    float& most_so_far = sums[SUMS_MOST];
-    float& total = sums[SUMS_TOTAL];
-    constexpr int VECTORS = TILE_KEYS / LANES;
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i last = _mm512_set1_epi32(position);
-    const __m512i before =
-        _mm512_set1_epi32(window > 0 ? position - window : -1);  // the last key out of sight
-    __m512 score[VECTORS];
-    __m512 best = _mm512_set1_ps(most_so_far);
-    for (int i = 0; i < VECTORS; ++i) {
-      const __m512i keys = _mm512_add_epi32(_mm512_set1_epi32(key + i * LANES), lanes);
-      const __mmask16 seen = _mm512_cmple_epi32_mask(keys, last) & _mm512_cmpgt_epi32_mask(keys, before);
-      __m512 value = _mm512_load_ps(scores + i * LANES);
-      if (shape_.soft_cap > 0.0f) value = penstock::soft_cap(value, shape_.soft_cap);
-      score[i] = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, value);
-      best = _mm512_max_ps(best, score[i]);
-    }
-    const float most = _mm512_reduce_max_ps(best);
-    const __m512 top = _mm512_set1_ps(most);
-    __m512 sum = _mm512_setzero_ps();
-    for (int i = 0; i < VECTORS; ++i) {
-      const __m512 weight = exp(_mm512_sub_ps(score[i], top));
-      sum = _mm512_add_ps(sum, weight);
-      if constexpr (sizeof(E) == 2)
-        _mm256_store_si256((__m256i*)(weights + i * LANES), narrow(weight));
-      else
-        _mm512_store_ps(weights + i * LANES, weight);
-    }
-    const float keep = most == most_so_far ? 1.0f : _mm512_cvtss_f32(exp(_mm512_set1_ps(most_so_far - most)));
-    total = __builtin_fmaf(total, keep, _mm512_reduce_add_ps(sum));
-    if (most == most_so_far) return;
-    most_so_far = most;
-    float* out = sums + SUMS_OUTPUT;
-    for (int d = 0; d < width_; d += LANES)
-      _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), _mm512_set1_ps(keep)));
-  }
+#ifdef __AVX512BF16__
+  // On the matrix unit, in attention_unit.h.
+  void meet_on_unit(matrix_unit::HeadTiles& tiles, const Pool& pool, int first, int rows, bool stored,
+                    int key, int count, int window);
+  void score_stored_on_unit(const Pool& pool, const bf16* queries, int rows, int count,
+                            float (*scores)[TILE_KEYS]);
+#endif
 
   AttentionShape shape_;
   bool on_unit_;                       // where products are made
