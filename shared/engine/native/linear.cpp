@@ -2,43 +2,14 @@
 
 #include <stdexcept>
 
-#include "matrix_unit_codes.h"
-#include "matrix_unit_nibbles.h"
-#include "nibble_rows.h"
 #include "quantized_tile.h"
 #include "superblock_nibbles.h"
-#include "superblock_tile.h"
 
 namespace penstock {
 namespace {
 
-template <int R, class E>
-void multiply_dense(const E* rows, long stride, const E* panel, int k, float* tile) {
-  Accumulators<R> acc;
-  clear<R>(acc);
-  multiply<R>(rows, stride, panel, k, acc);
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    _mm512_store_ps(tile + r * PANEL, acc[r][0]);
-    _mm512_store_ps(tile + r * PANEL + LANES, acc[r][1]);
-  }
-}
-
 bool in_high_nibble(int k) {  // of the two codes that share a byte
   return k % SHARED_BLOCK >= 8;
-}
-
-long odd_lines(long bytes) {
-  return ((bytes + 63) / 64 | 1) * 64;
-}
-
-// Rows from `first` on, of `columns` each.
-QuantizedRows quantized_rows(const Rows& rows, int first, int columns) {
-  const long group = static_cast<long>(first) * rows.groups;
-  const int8_t* high = rows.row<int8_t>(first);
-  const float* offsets = rows.offsets.data() == nullptr ? nullptr : rows.offsets.data() + 2 * group;
-  return {high,    high + columns, rows.stride, rows.scales.data() + group, rows.sums.data() + group,
-          offsets, rows.groups};
 }
 
 }  // namespace
@@ -240,119 +211,6 @@ void Linear::pack_bias(const float* bias) {
     }
 }
 
-void Linear::reserve(Rows& rows, int count) const {
-  rows.kind = kind_;
-  rows.groups = quantized() ? k_ / group_ : 0;
-  rows.wide = widens(count);
-  const long wide_bytes = 2L * sizeof(bf16) * round_up(k_, matrix_unit::BF16_STEP);
-  rows.nibbles = has_nibbles_;
-  rows.words = has_words_;
-  rows.bytes = has_words_ && are_super_bytes(count);
-  rows.superblocks = has_words_ ? k_ / SUPER_COLUMNS : 0;
-  rows.words_place = round_up(static_cast<int>(rows.wide ? wide_place() + wide_bytes : row_bytes()), 64);
-  rows.stride = odd_lines(rows.words  ? rows.words_place + super_row_bytes(k_)
-                          : rows.wide ? wide_place() + wide_bytes
-                                      : row_bytes());
-  const size_t read = rows.wide ? round_up(count, MAX_TILE_ROWS) : count;
-  rows.data.reserve(read * rows.stride);
-  rows.scales.reserve(static_cast<size_t>(count) * rows.groups);
-  rows.sums.reserve(static_cast<size_t>(count) * rows.groups);
-  rows.units.reserve(static_cast<size_t>(count) * rows.superblocks);
-  if (kind_ == Kind::INT4 || has_nibbles_) rows.offsets.reserve(2 * static_cast<size_t>(count) * rows.groups);
-}
-
-bool Linear::widens(int count) const {
-  return WHOLE_VECTORS && matrix_unit::enabled() && kind_ == Kind::INT4 && group_ <= matrix_unit::BF16_STEP &&
-         count >= matrix_unit::LEAST_NIBBLE_ROWS;
-}
-
-long Linear::row_bytes() const {
-  const long columns = k_;
-  if (kind_ == Kind::SUPER && !has_nibbles_) return 0;
-  if (WORD_PRODUCTS && kind_ != Kind::F32) return columns * 2;  // of bf16, too
-  switch (kind_) {
-    case Kind::F32:
-      return columns * 4;
-    case Kind::INT4:
-    case Kind::SUPER:
-      return columns + columns / 2;
-    case Kind::INT8_COARSE:
-      return columns;
-    default:
-      return columns * 2;
-  }
-}
-
-void Linear::prepare(const float* row, Rows& rows, int index) const {
-  if (kind_ == Kind::F32) {
-    std::memcpy(rows.row<float>(index), row, in_ * sizeof(float));
-    return;
-  }
-  if (kind_ == Kind::BF16) {
-    bf16* target = rows.row<bf16>(index);
-    for (int k = 0; k < k_; k += LANES) {
-      const __m512 values = _mm512_maskz_loadu_ps(first_lanes(in_ - k), row + k);
-      _mm256_mask_storeu_epi16(target + k, first_lanes(k_ - k), narrow(values));
-    }
-    return;
-  }
-  if (kind_ == Kind::SUPER) {
-    if (has_words_)
-      round_super_row(row, k_, rows.bytes,
-                      reinterpret_cast<int16_t*>(rows.row<uint8_t>(index) + rows.words_place),
-                      rows.units.data() + static_cast<long>(index) * rows.superblocks);
-    if (!has_nibbles_) return;
-  }
-  const Kind kind = kind_ == Kind::SUPER ? Kind::INT4 : kind_;
-#ifdef PENSTOCK_WORD_PRODUCTS
-  static thread_local Buffer<int8_t> bytes;
-  bytes.reserve(2 * static_cast<size_t>(k_));
-  round(row, kind, rows, index, bytes.data());
-  auto* words = rows.row<int16_t>(index);
-  if (kind == Kind::INT4)
-    join_bytes<Kind::INT4>(bytes.data(), k_, words);
-  else if (kind == Kind::INT8)
-    join_bytes<Kind::INT8>(bytes.data(), k_, words);
-  else
-    join_bytes<Kind::INT8_COARSE>(bytes.data(), k_, words);
-#else
-  round(row, kind, rows, index, rows.row<int8_t>(index));
-#endif
-}
-
-void Linear::round(const float* row, Kind kind, Rows& rows, int index, int8_t* codes) const {
-#ifdef __AVX512F__
-  if (kind == Kind::INT4 && group_ % ROUNDED_COLUMNS == 0) {
-    const long place = static_cast<long>(index) * rows.groups;
-    return round_nibble_row(row, in_, group_, rows.groups,
-                            {codes, codes + k_, rows.scales.data() + place, rows.sums.data() + place,
-                             rows.offsets.data() + 2 * place,
-                             rows.wide ? reinterpret_cast<bf16*>(codes + wide_place()) : nullptr});
-  }
-#endif
-  const float steps = kind == Kind::INT4 ? SHARED_STEPS : kind == Kind::INT8 ? FINE_STEPS : COARSE_STEPS;
-  for (int g = 0; g < rows.groups; ++g) {
-    const int first = g * group_, count = std::min(group_, in_ - first);
-    const float* values = row + first;
-    const float unit = unit_of(values, count, steps);
-    const long place = static_cast<long>(index) * rows.groups + g;
-    rows.scales.data()[place] = unit;
-    int& sum = rows.sums.data()[place];
-    if (kind == Kind::INT4)
-      sum = round_shared(values, count, group_, unit, codes + first, codes + k_ + first / 2);
-    else if (kind == Kind::INT8)
-      sum = round_fine(values, count, group_, unit, codes + first, codes + k_ + first);
-    else
-      sum = round_coarse(values, count, group_, unit, codes + first);
-    if (kind != Kind::INT4) continue;
-    rows.offsets.data()[2 * place] = static_cast<float>(sum);
-    rows.offsets.data()[2 * place + 1] = unit * static_cast<float>(sum);
-  }
-#ifdef __AVX512BF16__
-  if (rows.wide) matrix_unit::widen_row(codes, codes + k_, k_, reinterpret_cast<bf16*>(codes + wide_place()));
-#endif
-}
-
 void Linear::column(int index, float* row) const {
   const int panel = index / PANEL, lane = index % PANEL;
   const uint8_t* packed = weights_.data() + panel_place(panel);
@@ -380,113 +238,6 @@ void Linear::column(int index, float* row) const {
         row[k] = static_cast<float>(code) * scale + _cvtsh_ss(minima_.data()[place]);
     }
   }
-}
-
-StoredCodes Linear::codes_of(int panel, bool many) const {
-  const StoredCodes stored{weights_.data() + panel_place(panel), storage_, levels_.data()};
-  if (storage_ == Storage::BYTES || !many) return stored;
-  static thread_local Buffer<uint8_t> bytes;
-  bytes.reserve(static_cast<size_t>(k_) * PANEL);
-  if (storage_ == Storage::SIX_BITS)
-    unpack_codes<Storage::SIX_BITS>(stored.data, stored.levels, k_, bytes.data());
-  else
-    unpack_codes<Storage::LEVELS>(stored.data, stored.levels, k_, bytes.data());
-  return {bytes.data(), Storage::BYTES, nullptr};
-}
-
-void Linear::multiply_tile(matrix_unit::Tiles* unit, const Rows& rows, int first, int num, int panel,
-                           const StoredCodes& codes, float* tile) const {
-  const uint8_t* packed = codes.data;
-  if (kind_ == Kind::F32)
-    with_rows(num, [&]<int R>() {
-      multiply_dense<R>(rows.row<float>(first), rows.stride / 4, reinterpret_cast<const float*>(packed), k_,
-                        tile);
-    });
-  else if (kind_ == Kind::BF16)
-    with_rows(num, [&]<int R>() {
-      multiply_dense<R>(rows.row<bf16>(first), rows.stride / 2, reinterpret_cast<const bf16*>(packed), k_,
-                        tile);
-    });
-  else if (kind_ == Kind::SUPER)
-    multiply_superblocks(rows, first, num, panel, tile);
-  else {
-    const bool with_minima = minima_.data() != nullptr;
-    const long place = static_cast<long>(panel) * rows.groups * PANEL;
-    multiply_codes(unit, rows, first, num, kind_,
-                   {codes, scales_.data() + place, with_minima ? nullptr : zeros_.data() + place,
-                    with_minima ? minima_.data() + place : nullptr},
-                   tile);
-  }
-  add_bias(panel, num, tile);
-}
-
-void Linear::add_bias(int panel, int num, float* tile) const {
-  if (bias_.data() == nullptr) return;
-  const float* bias = bias_.data() + panel * PANEL;
-  for (int r = 0; r < num; ++r)
-    for (int half = 0; half < PANEL; half += LANES) {
-      float* place = tile + r * PANEL + half;
-      _mm512_store_ps(place, _mm512_add_ps(_mm512_load_ps(place), _mm512_loadu_ps(bias + half)));
-    }
-}
-
-void Linear::multiply_superblocks(const Rows& rows, int first, int num, int panel, float* tile) const {
-  const uint8_t* packed = weights_.data() + panel_place(panel);
-  const int bits = panel_bits_.data()[panel], superblocks = k_ / SUPER_COLUMNS;
-  if (bits == 4) {
-    return for_each_tile(num, QUANTIZED_TILE_ROWS, [&](int at, int count) {
-      with_rows<QUANTIZED_TILE_ROWS>(count, [&]<int R>() {
-        multiply_nibble_superblocks<R>(quantized_rows(rows, first + at, k_), packed, superblocks,
-                                       tile + at * PANEL);
-      });
-    });
-  }
-  const SuperRows input{reinterpret_cast<const int16_t*>(rows.row<uint8_t>(first) + rows.words_place),
-                        rows.stride / 2, rows.units.data() + static_cast<long>(first) * superblocks,
-                        superblocks, rows.bytes};
-  if (bits == 5)
-    multiply_super<5>(input, packed, num, tile);
-  else
-    multiply_super<6>(input, packed, num, tile);
-}
-
-void Linear::multiply_codes([[maybe_unused]] matrix_unit::Tiles* unit, const Rows& rows, int first, int num,
-                            Kind kind, const QuantizedPanel& weights, float* tile) const {
-  const bool with_minima = weights.minima != nullptr;
-  const StoredCodes& codes = weights.codes;
-  const QuantizedRows input = quantized_rows(rows, first, k_);
-#ifdef __AVX512BF16__
-  if (unit != nullptr && rows.wide) {
-    const matrix_unit::WideRows wide{reinterpret_cast<const bf16*>(input.high + wide_place()),
-                                     rows.stride / 2, input.scales, input.offsets, rows.groups};
-    return with_minima ? matrix_unit::multiply_nibbles<true>(*unit, wide, weights, group_, num, tile)
-                       : matrix_unit::multiply_nibbles<false>(*unit, wide, weights, group_, num, tile);
-  }
-#endif
-  const auto run = [&]<Kind KIND, bool MINIMA>() {
-#ifdef __AVX512BF16__
-    if (unit != nullptr)
-      return matrix_unit::multiply_quantized<KIND, MINIMA>(*unit, input, weights, group_, num, tile);
-#endif
-    with_rows(num, [&]<int R>() {
-      if constexpr (KIND == Kind::INT8) {
-        if (codes.storage == Storage::SIX_BITS)
-          return multiply_quantized<R, KIND, MINIMA, Storage::SIX_BITS>(input, weights, group_, tile);
-        if (codes.storage == Storage::LEVELS)
-          return multiply_quantized<R, KIND, MINIMA, Storage::LEVELS>(input, weights, group_, tile);
-      }
-      multiply_quantized<R, KIND, MINIMA>(input, weights, group_, tile);
-    });
-  };
-  const auto run_kind = [&]<Kind KIND>() {
-    with_minima ? run.template operator()<KIND, true>() : run.template operator()<KIND, false>();
-  };
-  if (kind == Kind::INT4)
-    run_kind.template operator()<Kind::INT4>();
-  else if (kind == Kind::INT8)
-    run_kind.template operator()<Kind::INT8>();
-  else
-    run_kind.template operator()<Kind::INT8_COARSE>();
 }
 
 }  // namespace penstock
