@@ -50,6 +50,8 @@ class Delivery:
 GoOn = Callable[[], Deadline | None]
 """Asked when a deadline of an ask has passed: until when it is waited for on, None for no longer."""
 
+OnOpen = Callable[[OpenAsk], None]
+
 Receive = Callable[[Delivery], None]
 """Synchronous and never blocking; may raise a PenstockError (Overloaded: the mailbox is full)."""
 
@@ -198,13 +200,15 @@ class Bus:
         envelope: Envelope,
         deadline: Deadline,
         go_on: GoOn | None = None,
+        *,
+        opened: OnOpen | None = None,
     ) -> Message:
         """The reply. Raises the typed error of a Failure, NoListener at once when nobody listens at
         `address`, NoAnswer at the deadline; each names the role asked.
 
         It is sent again when it or its answer may have been lost: after a reconnection of ours or of whom it
         is for, and at the deadline where `go_on` returns a later one. However often it comes, it is done
-        once.
+        once. `opened` gets the ask before it is sent: who has it may give it up.
         """
         hop = subjects.role_of_subject(address)
         deadline.check(hop)
@@ -212,6 +216,8 @@ class Bus:
         try:
             await self._connection.prepare_asks()
             with self._connection.asks.opened(self._subject(address, message), data) as ask:
+                if opened is not None:
+                    opened(ask)
                 answer = await _answer_of(ask, deadline, go_on)
         except TimeoutError as error:
             raise NoAnswer(f"{address} gave no answer before the deadline", hop=hop) from error

@@ -19,6 +19,9 @@ hangs. But one that takes back its login is asked first: it knows the new passwo
 the lost one does not take any more, and asks more often whether its server lives: there is another one to go
 to. It leaves a server that has lost the rest of its cluster (`shared.bus.cluster_watch`).
 
+It sends without a task in between: nats-py has one that writes what waits for the socket. Where the socket
+has taken all that was written before, what is sent in a turn of the loop is written in the next one.
+
 It asks at ticks, when an idle process wakes up anyway (`shared.ticks`).
 """
 
@@ -75,6 +78,39 @@ class BusClient(Client):
         """The servers of which ours has said last that it reaches them, as HOST:PORT."""
         self._wanted = ""
         self._refusing: set[str] = set()
+        self._writes_soon = False
+
+    def send_now(self, subject: str, data: bytes, reply: str = "") -> bool:
+        """Queue a message for the socket; False, and nothing happens, where that has to wait or is an error:
+        then `publish` knows more."""
+        if (
+            self._status != Client.CONNECTED
+            or len(data) > self._max_payload
+            or self._pending_data_size + len(data) >= self._max_pending_size
+            or not (_is_word(subject) and (not reply or _is_word(reply)))
+        ):
+            return False
+        command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += len(data)
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        if not self._writes_soon:
+            self._writes_soon = True
+            asyncio.get_running_loop().call_soon(self._write_pending)
+        return True
+
+    def _write_pending(self) -> None:
+        """Write what waits, where the socket has room for it; else nats-py's task does once there is some."""
+        self._writes_soon = False
+        writer = getattr(self._transport, "_io_writer", None)
+        if self._status != Client.CONNECTED or not self._pending:
+            return
+        if writer is not None and not writer.transport.get_write_buffer_size():
+            waiting, self._pending, self._pending_data_size = self._pending, [], 0
+            writer.writelines(waiting)
+        elif self._flush_queue is not None and self._flush_queue.empty():
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
     def hand_over(self, subscription: Subscription, take: Take) -> None:
         """Hand its messages to `take` from now on, all but those with headers, which no message of ours
@@ -195,6 +231,11 @@ class BusClient(Client):
         known = [_place(each.uri) for each in pool]
         named = sum(not each.discovered for each in pool)
         self._cluster.heard(advertised, known, named)
+
+
+def _is_word(subject: str) -> bool:
+    """Return whether nothing in a subject could be taken for the end of it."""
+    return subject.isprintable() and bool(subject) and " " not in subject
 
 
 def _place(uri: ParseResult) -> str:

@@ -152,12 +152,14 @@ class Connection:
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         """Queue bytes for the socket; they leave on the next turn of the loop."""
-        self.check_room(len(data))
-        await self._guarded(self.client.publish(subject, data, reply=reply))
+        if not self.client.send_now(subject, data, reply):
+            self.check_room(len(data))
+            await self._guarded(self.client.publish(subject, data, reply=reply))
 
     async def prepare_asks(self) -> None:
         """Listen for answers: `asks` opens none before."""
-        await self._guarded(self.asks.prepare(self._answers))
+        if not self.asks.prepared:
+            await self._guarded(self.asks.prepare(self._answers))
 
     async def _guarded(self, call: Awaitable[Any]) -> Any:
         task = asyncio.current_task()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 from shared.bus import Bus
 from shared.bus.bus import GoOn
+from shared.bus.open_asks import OpenAsk
 from shared.bus.subjects import inbox
 from shared.deadline import Deadline
 from shared.errors import InternalError, Unavailable
@@ -36,7 +37,7 @@ class RequestClient:
         self._total = total
         self._trace = trace
         self._tenant = tenant
-        self._open: dict[tuple[str, str], asyncio.Timeout] = {}
+        self._open: dict[tuple[str, str], OpenAsk] = {}
 
     async def ask_instance(
         self,
@@ -62,23 +63,20 @@ class RequestClient:
             trace=self._trace,
             tenant=self._tenant,
         )
-        scope = asyncio.timeout(None)
+        place = role, instance
+        opened = partial(self._open.__setitem__, place)
         try:
-            async with scope:
-                self._open[role, instance] = scope
-                return await self._bus.ask(inbox(role, instance), message, envelope, deadline, go_on)
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            raise InstanceGone(f"{instance} stopped answering: retry", hop=role) from error
+            return await self._bus.ask(
+                inbox(role, instance), message, envelope, deadline, go_on, opened=opened
+            )
         finally:
-            self._open.pop((role, instance), None)
+            self._open.pop(place, None)
 
     def stop_asking(self, role: str, instance: str) -> None:
         """The instance is gone: whoever waits for it need not."""
-        scope = self._open.get((role, instance))
-        if scope is not None and not scope.expired():
-            scope.reschedule(asyncio.get_running_loop().time())
+        ask = self._open.get((role, instance))
+        if ask is not None:
+            ask.give_up(InstanceGone(f"{instance} stopped answering: retry", hop=role))
 
 
 def unexpected_answer(answer: Message, role: str) -> InternalError:

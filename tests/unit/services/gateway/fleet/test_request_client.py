@@ -9,7 +9,8 @@ import pytest
 
 from services.gateway.fleet.request_client import InstanceGone, RequestClient
 from shared.bus import Bus
-from shared.bus.bus import GoOn
+from shared.bus.bus import GoOn, OnOpen
+from shared.bus.open_asks import OpenAsk
 from shared.deadline import Deadline
 from shared.errors import NoAnswer
 from shared.messages import Accepted, Envelope, Message, Tokenize
@@ -18,11 +19,15 @@ DECODE = ("decode", "decode-0")
 
 
 class SlowBus:
-    """Answers when the test says so."""
+    """Answers when the test says so; it is also the ask that it has opened."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def give_up(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
     def envelope(
         self, request_id: str, epoch: int, _deadline: Deadline, origin: str, *, trace: str, tenant: str
@@ -36,7 +41,10 @@ class SlowBus:
         _envelope: Envelope,
         _deadline: Deadline,
         _go_on: GoOn | None = None,
+        *,
+        opened: OnOpen,
     ) -> Message:
+        opened(cast(OpenAsk, self))
         self.asked.set()
         return await self.answer
 
