@@ -21,6 +21,10 @@ LEAST_SEEN = 8.0
 PRIOR_SEEN = 16.0
 """The answers of a model count as so many beside those of a kind, and what is known of a kind
 beside those of a tenant: who has few is taken for one like the others."""
+MAX_ESTIMATES = 256
+"""The kinds whose estimates are kept: making one takes longer than all else that is done with it."""
+RENEWED_AFTER = 1 / 16
+"""An estimate stands until the answers that it was made of have become more by this share."""
 SURE_SHARE = 0.95
 """The share of answers that is expected not to be longer than is said."""
 
@@ -63,6 +67,30 @@ class AnswerKind:
         )
 
 
+_NONE_SEEN = LengthSketch()
+"""The sketch of a kind of which no answer is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """An estimate that was made of `sketches`, and stands until one of them has been added more than in
+    `until`."""
+
+    estimate: LengthEstimate
+    sketches: tuple[LengthSketch, ...]
+    until: tuple[float, ...]
+
+    @classmethod
+    def of(cls, sketches: tuple[LengthSketch, ...]) -> _Made:
+        model, form, own = sketches
+        estimate = LengthEstimate.of(own.beside(form.beside(model, PRIOR_SEEN), PRIOR_SEEN))
+        return cls(estimate, sketches, tuple(each.added + RENEWED_AFTER * each.seen for each in sketches))
+
+    def stands(self, sketches: tuple[LengthSketch, ...]) -> bool:
+        now = zip(sketches, self.sketches, self.until, strict=True)
+        return all(sketch is known and sketch.added <= until for sketch, known, until in now)
+
+
 class AnswerLengths:
     """The lengths of answers that this gateway has seen.
 
@@ -72,6 +100,7 @@ class AnswerLengths:
 
     def __init__(self) -> None:
         self._sketches: LRUCache[tuple[str, ...], LengthSketch] = LRUCache(MAX_KINDS)
+        self._made: LRUCache[AnswerKind, _Made] = LRUCache(MAX_ESTIMATES)
 
     def record(self, kind: AnswerKind, tokens: int, *, cut: bool) -> None:
         """An answer of this kind has ended after so many tokens, or was `cut` there. One that never began
@@ -86,10 +115,13 @@ class AnswerLengths:
 
     def estimate(self, kind: AnswerKind) -> LengthEstimate | None:
         """Return how long an answer of this kind may get, None while too few of its model are known."""
-        model, form, own = (self._sketches.get(key) or LengthSketch() for key in kind.keys)
-        if max(model.seen, own.seen) < LEAST_SEEN:
+        sketches = tuple(self._sketches.get(key, _NONE_SEEN) for key in kind.keys)
+        if max(sketches[0].seen, sketches[-1].seen) < LEAST_SEEN:
             return None
-        return LengthEstimate.of(own.beside(form.beside(model, PRIOR_SEEN), PRIOR_SEEN))
+        made = self._made.get(kind)
+        if made is None or not made.stands(sketches):
+            made = self._made[kind] = _Made.of(sketches)
+        return made.estimate
 
     def _sketch(self, key: tuple[str, ...]) -> LengthSketch:
         sketch = self._sketches.get(key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Self
 
@@ -20,20 +20,23 @@ EDGES = tuple(sorted({round(2 ** (step / PER_DOUBLING)) for step in range(PER_DO
 """The longest length in each bucket, in tokens; what is longer than the last one is in the last one."""
 MOST_SEEN = 512.0
 """The answers that a sketch counts; when there are more, all that it has counted counts half."""
+MAX_MEANS = 64
+"""The means that an estimate remembers, by where answers are cut."""
 NOBODY = 1e-6
 """Fewer answers than so many, as they are weighed, are none."""
 
 
 class LengthSketch:
     """A sketch of lengths. `ended` and `cut` are weights by bucket, of answers that ended by themselves and
-    of those that were cut there; `seen` is their sum."""
+    of those that were cut there; `seen` is their sum, and `added` what that would be if nothing were
+    forgotten."""
 
-    __slots__ = ("cut", "ended", "seen")
+    __slots__ = ("added", "cut", "ended", "seen")
 
     def __init__(self) -> None:
         self.ended = array("f", bytes(4 * len(EDGES)))
         self.cut = array("f", bytes(4 * len(EDGES)))
-        self.seen = 0.0
+        self.seen = self.added = 0.0
 
     def add(self, tokens: int, *, cut: bool, weight: float = 1.0) -> None:
         """An answer has ended, or was `cut`, after so many tokens."""
@@ -41,6 +44,7 @@ class LengthSketch:
             self._forget_half()
         (self.cut if cut else self.ended)[_bucket(tokens)] += weight
         self.seen += weight
+        self.added += weight
 
     def beside(self, prior: LengthSketch, most: float) -> LengthSketch:
         """Return this sketch with a prior one, which counts as `most` answers at most."""
@@ -68,6 +72,7 @@ class LengthEstimate:
     `EDGES[i]`."""
 
     longer: Sequence[float]
+    _means: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, sketch: LengthSketch) -> Self:
@@ -92,6 +97,14 @@ class LengthEstimate:
 
     def mean(self, most_tokens: int) -> float:
         """Return how long it gets in the mean where it is cut at `most_tokens`, at least 1."""
+        mean = self._means.get(most_tokens)
+        if mean is None:
+            if len(self._means) >= MAX_MEANS:
+                self._means.clear()
+            mean = self._means[most_tokens] = self._mean(most_tokens)
+        return mean
+
+    def _mean(self, most_tokens: int) -> float:
         edges = [0, *(edge for edge in EDGES if edge < most_tokens), most_tokens]
         shares = [self.longer_than(edge) if edge else 1.0 for edge in edges]
         steps = zip(pairwise(edges), pairwise(shares), strict=True)

@@ -7,7 +7,9 @@ from dataclasses import replace
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission.answer_lengths import (
     LEAST_SEEN,
+    MAX_ESTIMATES,
     MAX_KINDS,
+    RENEWED_AFTER,
     SURE_SHARE,
     AnswerKind,
     AnswerLengths,
@@ -97,3 +99,22 @@ def test_a_kind_is_what_a_request_may_be_answered_with() -> None:
     assert kinds[0] == KIND
     thinking = AnswerKind.of(armed, MODEL, 3000, PromptThinking(format="think"))
     assert (thinking.form, thinking.prompt) == ("tools+thinking", "08192")
+
+
+def test_an_estimate_stands_until_a_sixteenth_more_answers_were_seen() -> None:
+    lengths = AnswerLengths()
+    seen(lengths, KIND, 16, 160)
+    first = lengths.estimate(KIND)
+    seen(lengths, KIND, 1024, int(160 * RENEWED_AFTER))
+    assert lengths.estimate(KIND) is first
+    seen(lengths, KIND, 1024, 1)
+    assert lengths.estimate(KIND) is not first
+
+
+def test_kinds_with_estimates_beyond_the_bound_are_made_anew() -> None:
+    lengths = AnswerLengths()
+    seen(lengths, KIND, 16, 160)
+    first = lengths.estimate(KIND)
+    for tenant in range(MAX_ESTIMATES):
+        lengths.estimate(replace(KIND, tenant=f"t{tenant}"))
+    assert lengths.estimate(KIND) is not first
