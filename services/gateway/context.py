@@ -19,7 +19,7 @@ from services.gateway.fleet.breakers import Breakers
 from services.gateway.fleet.canceller import Canceller
 from services.gateway.fleet.model_identity import ModelIdentity, contends
 from services.gateway.fleet.poison_requests import PoisonRequests
-from services.gateway.fleet.routing import free_slots, leave_out, serving
+from services.gateway.fleet.routing import free_slots, leave_out
 from services.gateway.fleet.sent_load import LoadedView, SentLoad
 from services.gateway.fleet.tenant_jobs import TenantJobCounts, TenantStanding
 from services.gateway.question.question_rewriter import QuestionRewriter
@@ -30,6 +30,7 @@ from services.gateway.scope.outcome import Outcome
 from services.gateway.scope.recent_latencies import RecentLatencies
 from services.gateway.scope.report import report_end
 from services.gateway.scope.request_record import RequestRecord
+from services.gateway.served_fleet import ServedFleet
 from services.gateway.tracing.collector_access import CollectorAccess, read_sampler
 from services.gateway.tracing.ended_requests import EndedRequests
 from services.gateway.tracing.span_exporter import SpanExporter
@@ -53,6 +54,7 @@ class SessionContext:
     config: GatewayConfig
     bus: Bus
     fleet: FleetView
+    served: ServedFleet
     canceller: Canceller
     sent_load: SentLoad
     admission_queue: AdmissionQueue
@@ -104,14 +106,14 @@ class SessionContext:
     ) -> SessionContext:
         """Raises ConfigError for a rewriter of questions, a collector, a marker or a file that cannot be
         used."""
-        sent_load, breakers = SentLoad(), Breakers(instance, fleet)
+        sent_load, breakers, served = SentLoad(), Breakers(instance, fleet), ServedFleet(fleet)
         tenant_jobs = TenantJobCounts()
 
         def loaded(role: str) -> list[LoadedView]:
             return [sent_load.with_sent(view) for view in fleet.instances(role)]
 
         def slots(model: ModelIdentity, blocks: int, *, with_guests: bool = False) -> int | None:
-            views = serving(fleet.instances("decode"), "decode", model)
+            views = served.serving("decode", model)
             trusted = leave_out(views, breakers.shunned(views, ""))
             expected = [sent_load.with_sent(view) for view in trusted]
             return free_slots(expected, model, blocks, with_guests=with_guests)
@@ -121,7 +123,7 @@ class SessionContext:
 
         def standing(model: ModelIdentity, share: TenantShare) -> TenantStanding:
             tenant = share.for_workers(config.fleet_key).tenant
-            return tenant_jobs.standing(tenant, serving(fleet.instances("decode"), "decode", model))
+            return tenant_jobs.standing(tenant, served.serving("decode", model))
 
         queue = AdmissionQueue(
             slots,
@@ -139,6 +141,7 @@ class SessionContext:
             config=config,
             bus=bus,
             fleet=fleet,
+            served=served,
             canceller=canceller,
             sent_load=sent_load,
             admission_queue=queue,

@@ -97,6 +97,11 @@ class FleetView:
         assert role in self._roles
         return self._state.instances(role)
 
+    @property
+    def announced(self) -> int:
+        """Return a number that grows when what the fleet serves, or who of it is ready, may have changed."""
+        return self._state.announced
+
     def get(self, role: str, instance: str) -> InstanceView | None:
         assert role in self._roles
         return self._state.get(role, instance)

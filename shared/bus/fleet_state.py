@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 import structlog
+from prometheus_client import Gauge
 
 from shared.deadline import SYSTEM_CLOCK, Clock, ClockOffsets, ClockReading
 from shared.messages import Heartbeat, Snapshot, unpack_hashes
@@ -29,6 +30,19 @@ FORGET_AFTER_S = 30.0
 """A suspect that stays silent this long leaves the table."""
 MAX_INSTANCES = 1024
 """More than any fleet has; beyond it newcomers are dropped and counted."""
+
+_announcement = attrgetter(
+    "model",
+    "weights_digest",
+    "tokenizer_digest",
+    "context_tokens",
+    "tokenizer",
+    "worker.layout",
+    "worker.kv_groups",
+    "worker.adapters",
+    "decode.default_sampling",
+)
+"""What an instance says of the model that it serves: the rest of a heartbeat is about its work."""
 
 OnLost = Callable[[str, str, str], None]
 """(role, instance, why); why is suspect (silent, or stalled by its own word), stopped or restarted. Must not
@@ -103,6 +117,11 @@ class FleetState:
         self._ready: dict[str, list[InstanceView]] = {}
         """The instances that can take work, by role, until one of any role comes, goes or changes in that: a
         request asks forty times."""
+        self.announced = 0
+        """Grows when an instance comes, goes, may take work or may not any more, or says something else of
+        its model: what follows from these alone need not be found anew before."""
+        self._skews: dict[str, Gauge] = {}
+        """The series of the metric, by instance: finding one takes longer than setting it."""
         self._on_lost: list[OnLost] = []
         self.on_reconnected: Callable[[str, str], None] = lambda _role, _instance: None
         """Called with (role, instance) when it has its connection again: what was sent to it may be lost."""
@@ -175,7 +194,14 @@ class FleetState:
         """One that is new, or that may take work now and could not, or the reverse, is another answer."""
         is_new = view.heartbeat is before
         if is_new or view.suspect or view.heartbeat.state != before.state:
-            self._ready.clear()
+            self._change()
+        elif _announcement(view.heartbeat) != _announcement(before):
+            self.announced += 1
+
+    def _change(self) -> None:
+        """The instances that can take work are others."""
+        self._ready.clear()
+        self.announced += 1
 
     def _observe_clock(self, beat: Heartbeat) -> None:
         sent = ClockReading(beat.sent_unix_us, beat.sent_steady_us)
@@ -183,7 +209,10 @@ class FleetState:
         self.offsets.observe(beat.instance, sent, received)
         if beat.role == "gateway":
             self.origins.observe(beat.instance, sent, received)
-        metrics.CLOCK_SKEW.labels(origin=beat.instance).set(self.offsets.skew_us(beat.instance) / 1e6)
+        shown = self._skews.get(beat.instance)
+        if shown is None:
+            shown = self._skews[beat.instance] = metrics.CLOCK_SKEW.labels(origin=beat.instance)
+        shown.set(self.offsets.skew_us(beat.instance) / 1e6)
 
     def anyone_silent(self) -> bool:
         """Return whether the next sweep would suspect somebody."""
@@ -223,7 +252,7 @@ class FleetState:
             silent_s = now_s - view.silent_since_s
             if now_s >= view.silent_at_s and not view.suspect:
                 view.suspect = True
-                self._ready.clear()
+                self._change()
                 log.warning("fleet_suspect", peer_role=key[0], peer=key[1], silent_s=round(silent_s, 3))
                 self._notify_lost(key, "suspect")
             if silent_s >= FORGET_AFTER_S:
@@ -282,10 +311,11 @@ class FleetState:
 
     def _forget(self, key: tuple[str, str]) -> None:
         del self._views[key]
-        self._ready.clear()
+        self._change()
         self.offsets.forget(key[1])
         if key[0] == "gateway":
             self.origins.forget(key[1])
+        self._skews.pop(key[1], None)
         try:
             metrics.CLOCK_SKEW.remove(key[1])
         except KeyError:

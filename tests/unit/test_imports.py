@@ -174,6 +174,7 @@ GATEWAY_ORDER = (
     "tracing",
     "flags",
     "admission",
+    "served_fleet",
     "context",
     "request_scope",
     "prompt",

@@ -28,14 +28,18 @@ def check_wait(wait_s: float, remaining_s: float) -> None:
         raise too_long(wait_s, remaining_s)
 
 
-def check_class(level: DegradationLevel, priority_class: int, pressure: float, budget_s: float) -> None:
-    """Raise Overloaded for a request of low priority while those are shed.
+def sheds_class(level: DegradationLevel, priority_class: int) -> bool:
+    """Return whether requests of that class are shed while their model is under pressure."""
+    return priority_class == LOWEST_CLASS and level >= DegradationLevel.LOW_PRIORITY
 
-    `pressure` is that of its model, in shares of `budget_s`: where there is none its model is served.
+
+def check_pressure(pressure: float, budget_s: float) -> None:
+    """Raise Overloaded for a request of a class that is shed, unless its model is under no pressure any more.
+
+    `pressure` is that of its model, in shares of `budget_s`.
     """
-    low = priority_class == LOWEST_CLASS and level >= DegradationLevel.LOW_PRIORITY
     calm = FALL_SHARE * RISE_AT[DegradationLevel.LOW_PRIORITY]
-    if low and pressure >= calm:
+    if pressure >= calm:
         raise Overloaded(
             "requests of low priority are shed: retry later or send it with another priority",
             hop="gateway",

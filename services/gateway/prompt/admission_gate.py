@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from services.gateway.admission.admission import check_class, check_ttft, check_wait, predict_ttft_s
+from services.gateway.admission.admission import (
+    check_pressure,
+    check_ttft,
+    check_wait,
+    predict_ttft_s,
+    sheds_class,
+)
 from services.gateway.admission.ticket import CLASSES, LOWEST_CLASS
 from services.gateway.context import SessionContext
-from services.gateway.fleet.model_identity import ModelIdentity, find_model, waits_for_worker
+from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.fleet.prompt_path import local_first_token_s
-from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.fleet.sent_load import LoadedView
 from services.gateway.request.prompt_passages import prompt_room_tokens
 from services.gateway.request.request import Request
@@ -35,10 +40,10 @@ class AdmissionGate:
 
         Without a decode worker of its model nobody can tell; the request waits for one then.
         """
-        instances = self._context.fleet.instances
-        if waits_for_worker(request.model, instances):
+        served = self._context.served
+        if served.waits_for_worker(request.model):
             return
-        model = find_model(request.model, instances, request.tenant)
+        model = served.find_model(request.model, request.tenant)
         self._check_class(model, request)
         self.check_turn(model, request, budget)
         self.check_prompt(model, request, budget)
@@ -53,16 +58,13 @@ class AdmissionGate:
             raise
 
     def _check_proven_tokens(self, request: Request) -> None:
-        instances = self._context.fleet.instances
+        served = self._context.served
         is_virtual = self._context.virtual_models.find(request.model) is not None
-        if is_virtual or waits_for_worker(request.model, instances):
+        if is_virtual or served.waits_for_worker(request.model):
             return
-        model = find_model(request.model, instances, request.tenant)
+        model = served.find_model(request.model, request.tenant)
         context_tokens, ids = self._context_tokens(model), request.token_ids
-        reaches = [
-            view.heartbeat.tokenizer.most_token_bytes
-            for view in serving(instances("tokenizer"), "tokenizer", model)
-        ]
+        reaches = [view.heartbeat.tokenizer.most_token_bytes for view in served.serving("tokenizer", model)]
         reach = max(reaches, default=0) if all(reaches) else 0
         tokens = len(ids) if ids is not None else -(-request.sure_bytes // reach) if reach else 0
         if context_tokens and tokens >= context_tokens:
@@ -150,14 +152,13 @@ class AdmissionGate:
         return self._loaded("prefill", model)
 
     def _loaded(self, role: str, model: ModelIdentity) -> list[LoadedView]:
-        views = serving(self._context.fleet.instances(role), role, model)
-        return [self._context.sent_load.with_sent(view) for view in views]
+        return [self._context.sent_load.with_sent(view) for view in self._context.served.serving(role, model)]
 
     def _context_tokens(self, model: ModelIdentity) -> int:
-        return longest_context(self._context.fleet.instances, model)
+        return self._context.served.longest_context(model)
 
     def _check_class(self, model: ModelIdentity, request: Request) -> None:
+        """The pressure is measured for those alone whose class is shed."""
         pressure, level = self._context.pressure, self._context.degradation.of(model)
-        check_class(
-            level, CLASSES[request.priority], pressure.of(model, request.share), pressure.usual_budget_s
-        )
+        if sheds_class(level, CLASSES[request.priority]):
+            check_pressure(pressure.of(model, request.share), pressure.usual_budget_s)

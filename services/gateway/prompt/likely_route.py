@@ -7,7 +7,7 @@ import math
 from services.gateway.context import SessionContext
 from services.gateway.fleet.best_route import BestRoute, best_route
 from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.fleet.routing import Need, serving
+from services.gateway.fleet.routing import Need
 from shared.errors import Unavailable
 from shared.roles import ROUTED_ROLES
 
@@ -26,7 +26,7 @@ def likely_route(
     `most_local_tokens`: of the longest prompt that a decode worker may compute itself; `left_s`: the time
     until the first token's deadline.
     """
-    routed = {role: serving(context.fleet.instances(role), role, model) for role in ROUTED_ROLES}
+    routed = {role: context.served.serving(role, model) for role in ROUTED_ROLES}
     shunned = context.breakers.shunned([view for views in routed.values() for view in views], request_id)
     try:
         return best_route(

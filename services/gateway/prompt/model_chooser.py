@@ -12,7 +12,6 @@ from functools import cache
 
 from services.gateway.admission.admission import TTFT
 from services.gateway.context import SessionContext
-from services.gateway.fleet.model_identity import find_model, waits_for_worker
 from services.gateway.prompt.admission_gate import AdmissionGate, TooSlow
 from services.gateway.prompt.difficulty_asker import DifficultyAsker
 from services.gateway.request.hardness import Hardness
@@ -199,17 +198,17 @@ class ModelChooser:
 
     def _check_there(self, request: Request) -> None:
         """Raise Unavailable or NotFound where nobody has the model now."""
-        instances = self._context.fleet.instances
-        if waits_for_worker(request.model, instances):
+        served = self._context.served
+        if served.waits_for_worker(request.model):
             raise Unavailable(f"no decode instance of the model {request.model!r} is ready", hop="decode")
-        find_model(request.model, instances, request.tenant)
+        served.find_model(request.model, request.tenant)
 
     def _predict_ms(self, model: str, request: Request, facts: RuleFacts) -> float:
-        instances = self._context.fleet.instances
-        if waits_for_worker(model, instances):
+        served = self._context.served
+        if served.waits_for_worker(model):
             return math.inf
         try:
-            found = find_model(model, instances, request.tenant)
+            found = served.find_model(model, request.tenant)
         except InvalidRequest:
             return math.inf
         return 1000 * self._gate.predict_ttft_s(found, request, facts.tokens)

@@ -14,12 +14,11 @@ import structlog
 
 from services.gateway.fleet.best_route import BestRoute
 from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.fleet.routing import Need, cheapest_instance, load_cost, longest_context, serving
+from services.gateway.fleet.routing import Need, cheapest_instance, load_cost
 from services.gateway.fleet.sent_load import LoadedView
 from services.gateway.prompt.likely_route import likely_route
 from services.gateway.prompt.next_turn import common_blocks, next_prompts
 from services.gateway.prompt.preprocessor import tokenize_message
-from services.gateway.prompt.request_hashes import usual_layout
 from services.gateway.regions.regions import preference
 from services.gateway.request.request import Request
 from services.gateway.request_scope import RequestScope
@@ -64,7 +63,7 @@ class NextTurnWarmer:
         self._request = scope.request
         self._model = model
         self._rotation = scope.rotation
-        self._layout = usual_layout(self._context.fleet.instances("decode"), model)
+        self._layout = self._context.served.usual_layout(model)
 
     async def warm(self, answer: ChatTurn, answer_ids: Sequence[int], pause_s: float | None) -> None:
         """Ask for what the next prompt begins with; `pause_s`: until it is expected, None for nobody
@@ -102,7 +101,7 @@ class NextTurnWarmer:
     async def _tokenize(self, prompt: Request) -> Tokenized | None:
         """Return the ids and hashes of a prompt; None where no tokenizer has an answer to it."""
         context = self._context
-        views = serving(context.fleet.instances("tokenizer"), "tokenizer", self._model)
+        views = context.served.serving("tokenizer", self._model)
         near = preference(context.regions)(views)
         instance = cheapest_instance(near, load_cost, self._rotation)
         if not instance:
@@ -112,7 +111,7 @@ class NextTurnWarmer:
             layout=self._layout,
             tenant=prompt.cache_scope,
             adapter=self._model.adapter.digest,
-            context_tokens=longest_context(context.fleet.instances, self._model),
+            context_tokens=context.served.longest_context(self._model),
         )
         end = Deadline.after(TOKENIZE_S)
         envelope = context.bus.envelope(self._request_id, 1, end, context.instance)

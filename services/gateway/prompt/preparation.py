@@ -8,13 +8,13 @@ from itertools import repeat
 
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.answer.answer_format import PLAIN_ANSWER, AnswerFormat
-from services.gateway.fleet.default_sampling import defaults_in_force, resolve_sampling, sampling_in_force
+from services.gateway.fleet.default_sampling import resolve_sampling, sampling_in_force
 from services.gateway.fleet.model_identity import ModelIdentity, with_adapter
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.answer_citing import AnswerCiting
 from services.gateway.prompt.cached_response import CachedResponse
 from services.gateway.prompt.preprocessor import FoundPassages, Preprocessor, Prompt
-from services.gateway.prompt.request_hashes import RequestHashes, usual_layout
+from services.gateway.prompt.request_hashes import RequestHashes
 from services.gateway.prompt.warmer import Warmer
 from services.gateway.request.prompt_passages import (
     check_found,
@@ -110,7 +110,7 @@ class Preparation:
         model = await self._preprocessor.admit_request(request)
         self._state.begin_phase(RequestPhase.ADMIT, model.served_name)
         self._timeline.mark_admitted(request.model_choice)
-        request = resolve_sampling(request, defaults_in_force(model, self._context.fleet.instances))
+        request = resolve_sampling(request, self._context.served.default_sampling(model))
         return AdmittedRequest(request, model)
 
     async def prepare_prompt(self, admitted: AdmittedRequest) -> PreparedPrompt | None:
@@ -169,7 +169,7 @@ class Preparation:
         self, request: Request, model: ModelIdentity, passages: tuple[ScoredPassage, ...]
     ) -> tuple[str, Prompt]:
         """The KV layout that the prompt's blocks are named for, and the prompt."""
-        layout = usual_layout(self._context.fleet.instances("decode"), model)
+        layout = self._context.served.usual_layout(model)
         room_tokens = self._gate.room_tokens(model, request.sampling.max_tokens)
         prompt = await self._preprocessor.tokenize_prompt(
             request, passages, layout, model, room_tokens=room_tokens

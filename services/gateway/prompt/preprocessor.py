@@ -11,12 +11,9 @@ from itertools import pairwise
 from services.gateway.fleet.model_identity import (
     ModelIdentity,
     awaited_model,
-    find_model,
-    waits_for_worker,
 )
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import speaks_against
-from services.gateway.fleet.routing import longest_context, serving
 from services.gateway.fleet.waiting import wait_for_instances
 from services.gateway.prompt.role_asker import AskTurn, RoleAsker
 from services.gateway.question.searched_question import searched_question
@@ -100,6 +97,7 @@ class Preprocessor:
     def __init__(self, scope: RequestScope) -> None:
         self._context = scope.context
         self._fleet = scope.context.fleet
+        self._served = scope.context.served
         self._config = scope.config
         self._breakers = scope.context.breakers
         self._request_id = scope.request_id
@@ -121,7 +119,7 @@ class Preprocessor:
         instances = self._fleet.instances
 
         def workers() -> Sequence[InstanceView]:
-            return () if waits_for_worker(request.model, instances) else instances("decode")
+            return () if self._served.waits_for_worker(request.model) else instances("decode")
 
         if not workers():
             others_are_served = bool(instances("decode"))
@@ -129,7 +127,7 @@ class Preprocessor:
             with self._context.away_models.waiting(away, others_are_served=others_are_served):
                 deadline = Deadline.after(0.0 if request.may_fall_back else self._wait_s())
                 await wait_for_instances(workers, "decode", deadline, model=request.model)
-        return find_model(request.model, instances, request.tenant)
+        return self._served.find_model(request.model, request.tenant)
 
     async def retrieve_passages(
         self,
@@ -227,7 +225,7 @@ class Preprocessor:
             tenant=request.cache_scope,
             adapter=model.adapter.digest,
             room_tokens=room_tokens,
-            context_tokens=longest_context(self._fleet.instances, model),
+            context_tokens=self._served.longest_context(model),
         )
         if self._read is not None and self._read[0] == asked:
             return self._read[1]
@@ -266,8 +264,8 @@ class Preprocessor:
         check_vocabulary(token_ids, vocab_tokens)
         return Prompt(token_ids, tuple(self._hasher.block_hashes(token_ids, seed)))
 
-    def _serving(self, role: str, model: ModelIdentity) -> list[InstanceView]:
-        return serving(self._fleet.instances(role), role, model)
+    def _serving(self, role: str, model: ModelIdentity) -> Sequence[InstanceView]:
+        return self._served.serving(role, model)
 
     def _wait_s(self) -> float:
         """Return how long to wait for a role without a ready instance: one may be restarting."""

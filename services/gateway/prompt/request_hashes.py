@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.fleet.routing import serving
 from shared.blocks.block_hash import HASH_BLOCK_TOKENS, BlockHasher
-from shared.bus.fleet import InstanceView
 
 
 class RequestHashes:
@@ -40,9 +36,3 @@ class RequestHashes:
         seed = self._hasher.seed(layout, self._tenant, self._adapter)
         self._hasher.extend(names, token_ids, len(token_ids) // HASH_BLOCK_TOKENS, seed)
         return tuple(names)
-
-
-def usual_layout(views: Sequence[InstanceView], model: ModelIdentity) -> str:
-    """The KV layout that most of the workers of `model` have; "" where there is none."""
-    layouts = Counter(sorted(view.heartbeat.worker.layout for view in serving(views, "decode", model)))
-    return max(layouts, key=layouts.__getitem__, default="")

@@ -18,7 +18,7 @@ from services.gateway.answer.answer_format import AnswerFormat
 from services.gateway.fleet.default_sampling import sampling_in_force
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.prompt.preparation import PreparedPrompt
-from services.gateway.prompt.request_hashes import RequestHashes, usual_layout
+from services.gateway.prompt.request_hashes import RequestHashes
 from services.gateway.request.resume_token import ResumeClaim
 from services.gateway.request_scope import RequestScope
 from services.gateway.scope.session_state import RequestPhase
@@ -79,7 +79,7 @@ class StreamTakeover:
         )
         scope.response.put_prompt(told)
         scope.state.begin_phase(RequestPhase.ROUTE)
-        layout = usual_layout(scope.context.fleet.instances("decode"), model)
+        layout = scope.context.served.usual_layout(model)
         hasher = BlockHasher.of(scope.context.config.fleet_key)
         hashes = RequestHashes(hasher, layout, request.cache_scope, (), adapter=model.adapter.digest)
         return PreparedPrompt(request, model, prompt_ids, hashes, told, answer_format)

@@ -22,7 +22,6 @@ from services.gateway.fleet.routing import Need, RoutingDecision
 from services.gateway.prompt.admission_gate import AdmissionGate
 from services.gateway.prompt.likely_route import likely_route
 from services.gateway.prompt.preprocessor import Preprocessor, Prompt
-from services.gateway.prompt.request_hashes import usual_layout
 from services.gateway.request.request import Request
 from services.gateway.request.retrieval_use import WARM_LIKELY, WARM_OFF
 from services.gateway.request_scope import RequestScope
@@ -159,7 +158,7 @@ class Warmer:
 
     @property
     def _layout(self) -> str:
-        return usual_layout(self._context.fleet.instances("decode"), self._model)
+        return self._context.served.usual_layout(self._model)
 
     async def _warm(self, prompt: Prompt, blocks: int, expected_tokens: int) -> None:
         """Have the first `blocks` of `prompt` computed where a prompt of so many tokens would be."""

@@ -16,7 +16,7 @@ from services.gateway.fleet.avoided_instances import MAX_BACKOFF_S, REFUSED_S, A
 from services.gateway.fleet.best_route import BestRoute, best_route
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import RouteTrials
-from services.gateway.fleet.routing import Need, RoutingDecision, kv_groups, serving
+from services.gateway.fleet.routing import Need, RoutingDecision
 from services.gateway.fleet.sent_load import Load
 from services.gateway.fleet.waiting import POLL_S, wait_for_routed_roles
 from services.gateway.prompt.preparation import PreparedPrompt
@@ -62,6 +62,7 @@ class Router:
         self._prompt_ids = prepared.token_ids
         self._block_names = prepared.request_hashes
         self._fleet = context.fleet
+        self._served = context.served
         self._config = scope.config
         self._request_client = scope.request_client
         self._sent_load = context.sent_load
@@ -193,7 +194,7 @@ class Router:
 
     @property
     def _kv_groups(self) -> KvGroups:
-        return kv_groups(self._fleet.instances("decode"), self._model)
+        return self._served.kv_groups(self._model)
 
     def _sequence(self, layout: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Prompt and log as one prompt, with the names of its blocks for workers of `layout`."""
@@ -256,7 +257,7 @@ class Router:
 
     def _usable(self, role: str) -> list[InstanceView]:
         """Instances of `role` that serve the model and are not known to be gone."""
-        return self._avoided.not_gone(serving(self._fleet.instances(role), role, self._model))
+        return self._avoided.not_gone(self._served.serving(role, self._model))
 
     async def _ask_all(
         self,

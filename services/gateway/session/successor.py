@@ -13,9 +13,7 @@ from services.gateway.fleet.routing import (
     Need,
     RoutingDecision,
     decodes_by_cost,
-    kv_groups,
     leave_out,
-    serving,
 )
 from services.gateway.fleet.waiting import POLL_S
 from services.gateway.prompt.preparation import PreparedPrompt
@@ -165,7 +163,7 @@ class SuccessorSearch:
         own, loaded = leaving.heartbeat, self._context.sent_load.with_sent
         views = [
             view
-            for view in serving(self._context.fleet.instances("decode"), "decode", self._prepared.model)
+            for view in self._context.served.serving("decode", self._prepared.model)
             if view.heartbeat.instance != own.instance and view.heartbeat.worker.layout == own.worker.layout
         ]
         left = leave_out(views, self._context.breakers.shunned(views, self._scope.request_id))
@@ -182,7 +180,7 @@ class SuccessorSearch:
 
     def _blocks(self, need: Need) -> int:
         """Return the KV blocks that a successor makes room for."""
-        groups = kv_groups(self._context.fleet.instances("decode"), self._prepared.model)
+        groups = self._context.served.kv_groups(self._prepared.model)
         return blocks_ahead(need.tokens, need.output_tokens, groups)
 
     # ---- asking -------------------------------------------------------------------------------------

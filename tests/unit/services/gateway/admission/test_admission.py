@@ -10,10 +10,11 @@ import pytest
 from protos.penstock.v1 import inference_pb2 as pb
 from services.gateway.admission.admission import (
     TTFT_DOUBT,
-    check_class,
+    check_pressure,
     check_ttft,
     check_wait,
     predict_ttft_s,
+    sheds_class,
 )
 from services.gateway.admission.degradation import FALL_SHARE, RISE_AT
 from services.gateway.admission.ticket import CLASSES
@@ -115,16 +116,15 @@ def test_a_turn_that_comes_too_late_is_shed_with_the_rest_of_the_wait_as_hint() 
 
 
 def test_low_priority_is_shed_at_its_level_until_the_pressure_is_gone() -> None:
-    level = DegradationLevel.LOW_PRIORITY
     with pytest.raises(Overloaded) as caught:
-        check_class(level, LOW, pressure=CALM + 0.5, budget_s=4.0)
+        check_pressure(CALM + 0.5, budget_s=4.0)
     assert caught.value.reason == "priority"
     assert 2000 <= caught.value.retry_after_ms <= 2001
-    check_class(level, LOW, pressure=CALM - 0.01, budget_s=4.0)
-    check_class(level, NORMAL, pressure=9.0, budget_s=4.0)
-    check_class(DegradationLevel.RETRIEVAL, LOW, pressure=9.0, budget_s=4.0)
-    with pytest.raises(Overloaded):
-        check_class(DegradationLevel.NEW_REQUESTS, LOW, pressure=9.0, budget_s=4.0)
+    check_pressure(CALM - 0.01, budget_s=4.0)
+    assert sheds_class(DegradationLevel.LOW_PRIORITY, LOW)
+    assert sheds_class(DegradationLevel.NEW_REQUESTS, LOW)
+    assert not sheds_class(DegradationLevel.LOW_PRIORITY, NORMAL)
+    assert not sheds_class(DegradationLevel.RETRIEVAL, LOW)
 
 
 QUEUES = (

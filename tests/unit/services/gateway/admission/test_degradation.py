@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from services.gateway.admission.admission import check_class, check_wait
+from services.gateway.admission.admission import check_pressure, check_wait, sheds_class
 from services.gateway.admission.degradation import (
     FALL_AFTER_S,
     FALL_SHARE,
@@ -139,7 +139,8 @@ class House:
     def _come(self, priority_class: int) -> None:
         pressure = self._wait_s(3) / self.BUDGET_S
         try:
-            check_class(self.degradation.level, priority_class, pressure, self.BUDGET_S)
+            if sheds_class(self.degradation.level, priority_class):
+                check_pressure(pressure, self.BUDGET_S)
             check_wait(self._wait_s(priority_class), self.BUDGET_S)
         except Overloaded:
             return

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.gateway.fleet.model_identity import ModelIdentity
-from services.gateway.prompt.request_hashes import RequestHashes, usual_layout
+from services.gateway.prompt.request_hashes import RequestHashes
 from shared.blocks.block_hash import BlockHasher
-from shared.bus.fleet import InstanceView
 from tests.support.block_hashes import hashes_of
-from tests.support.heartbeats import make_heartbeat
 
 PROMPT = list(range(40))
 LOG = list(range(40, 70))
@@ -39,30 +36,3 @@ def test_the_names_of_an_adapter_are_those_of_no_model() -> None:
         of_adapter = names.hashes_of(PROMPT + LOG, layout)
         assert of_adapter == tuple(hashes_of(PROMPT + LOG, layout, "tenant", "digest"))
         assert not set(of_adapter) & set(hashes_of(PROMPT + LOG, layout, "tenant"))
-
-
-def view(instance: str, layout: str, model: str = "m") -> InstanceView:
-    beat = make_heartbeat(
-        "decode",
-        instance,
-        host="h",
-        pid=1,
-        model=model,
-        layout=layout,
-        capacity=8,
-        kv_blocks=9,
-        kv_blocks_free=9,
-    )
-    return InstanceView(beat, 0.0)
-
-
-def test_a_prompt_is_named_for_the_layout_that_most_workers_of_its_model_have() -> None:
-    views = [view("d0", "rare"), view("d1", "usual"), view("d2", "usual")]
-    others = [view(f"e{number}", "elsewhere", "another model") for number in range(3)]
-    assert usual_layout(views + others, ModelIdentity("m")) == "usual"
-    assert (
-        usual_layout(views[:2], ModelIdentity("m"))
-        == usual_layout(views[1::-1], ModelIdentity("m"))
-        == "rare"
-    )
-    assert usual_layout(others, ModelIdentity("m")) == ""
