@@ -27,6 +27,7 @@ from services.gateway.session.session_registry import SessionRegistry
 from services.gateway.shared_ports import LAST_CALLS_S, divert_new_connections
 from shared.bus import Bus
 from shared.bus.fleet import FleetView
+from shared.bus.heartbeats.repeated_beats import beat_with
 from shared.bus.subjects import inbox
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import Heartbeat
@@ -126,7 +127,8 @@ class Gateway:
     def status(self) -> Heartbeat:
         """Return what the sessions say, with where requests are taken."""
         beat = self.registry.status()
-        return replace(beat, gateway=replace(beat.gateway, grpc=self.grpc.address, http=self.http.address))
+        report = replace(beat.gateway, grpc=self.grpc.address, http=self.http.address)
+        return beat_with(beat, gateway=report)
 
     async def leave_ports(self) -> None:
         """Leave the ports to the other gateways that share them, before the last calls have ended."""

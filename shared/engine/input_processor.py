@@ -124,7 +124,7 @@ class InputProcessor:
                 f"{len(token_ids)} tokens are above the limit of {self.max_model_len}; send fewer"
             )
         vocab_size = self._model.vocab_size
-        if not all(type(token_id) is int and 0 <= token_id < vocab_size for token_id in token_ids):
+        if set(map(type, token_ids)) != {int} or not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
             raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}; use this model's tokenizer")
 
     def _next_order(self) -> int:

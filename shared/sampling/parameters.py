@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -234,16 +235,17 @@ class SamplingParams:
 
         `names`: what a field is called in the sentence, where that is not its name here.
         """
-        name_of = {**OWN_NAMES, **names}
-        for name, definition in PARAMETERS.items():
-            value, default = getattr(self, name), definition.default
-            if value != default or type(value) is not type(default):  # most stand as they were
-                _check_value(name_of[name], value, definition)
-        ids = Bounds(0, MAX_TOKEN_ID if vocab_size is None else vocab_size - 1, integer=True)
-        _check_bias(name_of["logit_bias"], self.logit_bias, ids)
-        _check_ids(name_of["stop_token_ids"], self.stop_token_ids, ids)
-        _check_ids(name_of["allowed_ids"], self.allowed_ids, ids)
-        _check_words(name_of["bad_words"], self.bad_words, ids)
+        name_of = {**OWN_NAMES, **names} if names else OWN_NAMES
+        for (name, definition), value in zip(PARAMETERS.items(), _values(self), strict=True):
+            default = definition.default
+            if value is not default and (value != default or type(value) is not type(default)):
+                _check_value(name_of[name], value, definition)  # most stand as they were
+        if self.logit_bias or self.stop_token_ids or self.allowed_ids or self.bad_words:
+            ids = Bounds(0, MAX_TOKEN_ID if vocab_size is None else vocab_size - 1, integer=True)
+            _check_bias(name_of["logit_bias"], self.logit_bias, ids)
+            _check_ids(name_of["stop_token_ids"], self.stop_token_ids, ids)
+            _check_ids(name_of["allowed_ids"], self.allowed_ids, ids)
+            _check_words(name_of["bad_words"], self.bad_words, ids)
         if self.grammar is not None:
             self.grammar.validate(name_of["grammar"])
         if self.thinking is not None:
@@ -275,6 +277,7 @@ PARAMETERS: dict[str, Parameter] = {
     field.name: field.metadata["parameter"] for field in dataclasses.fields(SamplingParams)
 }
 OWN_NAMES = {name: name for name in PARAMETERS}
+_values = attrgetter(*PARAMETERS)
 SCALARS = {name: each for name, each in PARAMETERS.items() if isinstance(each.default, bool | int | float)}
 """Numbers and flags: what the gateway and the command line read without knowing more of them."""
 

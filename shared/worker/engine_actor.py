@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from shared.actor import Ask, BusActor
+from shared.bus.heartbeats.repeated_beats import beat_with
 from shared.health import Activity
 from shared.messages import NO_FETCHES, DecodeReport, FetchReport, Heartbeat, Held, Snapshot, WorkerReport
 from shared.process.service import Service
@@ -116,7 +117,7 @@ class EngineActor(BusActor):
             kv_block_bytes=engine.layout.block_bytes,
             kv_blocks_resident=self._driver.snapshot.resident_blocks,
         )
-        return replace(
+        return beat_with(
             self._service.heartbeat(),
             steps=self._driver.steps,
             context_tokens=engine.max_model_len,

@@ -142,6 +142,8 @@ class AdmissionQueue:
 
         With no `share` it goes behind those of all tenants, which none does.
         """
+        if not self._kinds and self._slots(model, 1) != 0:
+            return 0.0
         started = own = 0
         others: dict[str, tuple[int, int]] = {}
         for kind, count in self._kinds.items():

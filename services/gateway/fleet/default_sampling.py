@@ -36,10 +36,14 @@ def defaults_in_force(
 def resolve_sampling(request: Request, defaults: Iterable[SamplingDefault]) -> Request:
     """The request as one that says all of it. Raises InvalidRequest where its cache does not go with that."""
     values: dict[str, Any] = {
-        each.name: each.in_force for each in defaults if each.name in request.open_sampling
+        each.name: each.in_force
+        for each in defaults
+        if each.name in request.open_sampling and getattr(request.sampling, each.name) != each.in_force
     }
-    sampling = replace(request.sampling, **values)
+    sampling = replace(request.sampling, **values) if values else request.sampling
     cache = settled_cache_use(request.cache, sampling)
+    if not request.open_sampling and sampling is request.sampling and cache is request.cache:
+        return request
     return replace(request, sampling=sampling, open_sampling=(), cache=cache)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from services.gateway.fleet.sent_prefixes import SentPrefixes
 from shared.bus.fleet import InstanceView
+from shared.bus.heartbeats.repeated_beats import beat_with
 from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.messages import Heartbeat
 
@@ -127,7 +128,7 @@ class SentLoad:
             due_tokens=tuple(tokens + sent_tokens for tokens in beat.worker.due_tokens),
             kv_blocks_free=beat.worker.kv_blocks_free - sum(load.blocks for load in loads),
         )
-        return LoadedView(view, replace(beat, live=live, worker=worker))
+        return LoadedView(view, beat_with(beat, live=live, worker=worker))
 
     def _unreported(self, role: str, instance: str, seen_s: float) -> list[Load]:
         loads = self._sent.get((role, instance))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from services.gateway.scope.session_state import RequestPhase, SessionState
 from shared.telemetry import metrics
+from shared.telemetry.labelled import labelled
 
 _UNCOUNTED = (RequestPhase.ENDED, RequestPhase.SHARED)
 """The phases of requests that are not counted: who shares a computation needs no worker of its own."""
@@ -22,5 +23,5 @@ class LiveCounts:
         counts = Counter((state.model, state.running) for state in states if state.phase not in _UNCOUNTED)
         self._models |= {model for model, _ in counts}
         for model in self._models:
-            metrics.REQUESTS_RUNNING.labels(model=model).set(counts[model, True])
-            metrics.REQUESTS_WAITING.labels(model=model).set(counts[model, False])
+            labelled(metrics.REQUESTS_RUNNING, model).set(counts[model, True])
+            labelled(metrics.REQUESTS_WAITING, model).set(counts[model, False])

@@ -54,11 +54,13 @@ def reserve_message(
     and `thinking_us`.
     """
     sampling = request.sampling
+    if sampling.prompt_logprobs != NO_LOGPROBS and not tells_prompt:
+        sampling = replace(sampling, prompt_logprobs=NO_LOGPROBS)
     return Reserve(
         token_ids=pack_ids(ids),
         prompt_len=prompt_len,
         block_hashes=pack_hashes(hashes),
-        sampling=sampling if tells_prompt else replace(sampling, prompt_logprobs=NO_LOGPROBS),
+        sampling=sampling,
         gateway=gateway,
         detokenizer=route.detokenizer,
         prefill=source,

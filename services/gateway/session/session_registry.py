@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import structlog
 
@@ -33,6 +32,7 @@ from services.gateway.session.running_computations import RunningComputations
 from services.gateway.session.session import Session
 from shared import messages
 from shared.bus import Delivery
+from shared.bus.heartbeats.repeated_beats import beat_with
 from shared.deadline import SYSTEM_CLOCK
 from shared.errors import PenstockError, StaleEpoch, Unavailable, UnknownMessage
 from shared.messages import (
@@ -50,6 +50,7 @@ from shared.messages import (
     Text,
 )
 from shared.telemetry import metrics
+from shared.telemetry.labelled import labelled
 
 log = structlog.get_logger()
 
@@ -396,7 +397,7 @@ class SessionRegistry:
             for session in self._live.values()
             if session.state.phase not in (RequestPhase.DECODE, RequestPhase.SHARED, RequestPhase.ENDED)
         )
-        metrics.QUEUE_DEPTH.labels(service="gateway").set(queued)
+        labelled(metrics.QUEUE_DEPTH, "gateway").set(queued)
         self._live_counts.show(session.state for session in self._live.values())
         context = self._context
         report = GatewayReport(
@@ -407,7 +408,7 @@ class SessionRegistry:
             wanted_models=context.away_models.wanted,
             regions=() if context.regions is None else context.regions.report(),
         )
-        return replace(
+        return beat_with(
             self._heartbeat(),
             capacity=context.config.max_sessions,
             live=len(self._live),
