@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from protos.penstock.v1 import inference_pb2 as pb
@@ -13,6 +14,9 @@ from services.gateway.request.cache_use import settled_cache_use
 from services.gateway.request.request import Request
 from shared.sampling.defaults import DEFAULTED, SamplingDefault, all_defaults
 from shared.sampling.parameters import SamplingParams
+
+MAX_SETS = 64
+"""The sets of defaults, about one a model, whose values are remembered as requests have them."""
 
 
 def defaults_in_force(
@@ -36,15 +40,20 @@ def defaults_in_force(
 def resolve_sampling(request: Request, defaults: Iterable[SamplingDefault]) -> Request:
     """The request as one that says all of it. Raises InvalidRequest where its cache does not go with that."""
     values: dict[str, Any] = {
-        each.name: each.in_force
-        for each in defaults
-        if each.name in request.open_sampling and getattr(request.sampling, each.name) != each.in_force
+        name: value
+        for name, value in _in_force(tuple(defaults))
+        if name in request.open_sampling and getattr(request.sampling, name) != value
     }
     sampling = replace(request.sampling, **values) if values else request.sampling
     cache = settled_cache_use(request.cache, sampling)
     if not request.open_sampling and sampling is request.sampling and cache is request.cache:
         return request
     return replace(request, sampling=sampling, open_sampling=(), cache=cache)
+
+
+@lru_cache(MAX_SETS)
+def _in_force(defaults: tuple[SamplingDefault, ...]) -> tuple[tuple[str, int | float], ...]:
+    return tuple((each.name, each.in_force) for each in defaults if each.name in DEFAULTED)
 
 
 def sampling_in_force(sampling: SamplingParams) -> pb.Sampling:

@@ -14,6 +14,7 @@ from services.gateway.request.model_choice import ModelChoice
 from services.gateway.request.resume_token import ResumeClaim, ResumeTokens
 from services.gateway.request.retrieval_use import (
     DEFAULT_PASSAGES,
+    NO_RETRIEVAL,
     SHARED_PREFIX,
     RetrievalUse,
     read_retrieval_use,
@@ -199,7 +200,9 @@ def validate_request(
         token_ids=_token_ids(message.token_ids) if kind == "token_ids" else None,
         sampling=sampling,
         stop=_stop(message.sampling),
-        retrieval=read_retrieval_use(message.retrieval, passage_order, retrieval_passages),
+        retrieval=read_retrieval_use(message.retrieval, passage_order, retrieval_passages)
+        if message.HasField("retrieval")
+        else NO_RETRIEVAL,
         ttft_deadline_ms=_deadline(message, "ttft_deadline_ms"),
         deadline_ms=_deadline(message, "deadline_ms"),
         priority=_priority(message),
@@ -208,7 +211,7 @@ def validate_request(
         inter_token_deadline_ms=_inter_token_deadline(message),
         template_optional=kind == "text" or message.chat.template_optional or message.retrieval.enabled,
         cache_salt=cache_salt,
-        tool_use=read_tools(message.chat),
+        tool_use=read_tools(message.chat) if kind == "chat" else NO_TOOLS,
         cache=read_cache_use(message, sampling, chat, cache_mode),
         open_sampling=tuple(name for name in DEFAULTED if not message.sampling.HasField(name)),
         weight=weight,

@@ -23,6 +23,8 @@ H = TypeVar("H", bound=Hashable)
 
 CONTRACT_NAMES = {"allowed_ids": "allowed_token_ids", "bad_words": "bad_word_ids"}
 """The contract's names of fields that have another name in `SamplingParams`."""
+LISTS = ("logit_bias", "stop_token_ids", "allowed_token_ids", "bad_word_ids")
+"""The contract's names of what is no single value; most requests have none of them."""
 
 
 def validate_sampling(
@@ -34,24 +36,23 @@ def validate_sampling(
     `drawn_seed` is used when the request sets no seed, so that the answer can be had again, and `max_tokens`
     when it sets none. What else it leaves open is as it is built in.
     """
+    said = {field.name: value for field, value in options.ListFields()}
     for name in ("logprobs", "prompt_logprobs"):
-        if options.HasField(name) and getattr(options, name) < 0:
+        if said.get(name, 0) < 0:
             raise InvalidRequest(
-                f"sampling.{name} is {getattr(options, name)}: send an integer from 0 to "
+                f"sampling.{name} is {said[name]}: send an integer from 0 to "
                 f"{MAX_TOP_LOGPROBS}, or leave it out"
             )
-    names = _names(options.WhichOneof("constraint"))
-    _check_lengths(options, names)
-    scalars: dict[str, Any] = {"seed": drawn_seed, "max_tokens": max_tokens}
-    scalars |= {field.name: value for field, value in options.ListFields() if field.name in SCALARS}
-    sampling = SamplingParams(
-        **scalars,
-        logit_bias=tuple(sorted(options.logit_bias.items())),
-        stop_token_ids=tuple(options.stop_token_ids),
-        allowed_ids=tuple(options.allowed_token_ids),
-        bad_words=tuple(tuple(word.ids) for word in options.bad_word_ids),
-        grammar=_grammar(options),
-    )
+    constraint = options.WhichOneof("constraint")
+    names = _names(constraint)
+    values: dict[str, Any] = {"seed": drawn_seed, "max_tokens": max_tokens}
+    values |= {name: value for name, value in said.items() if name in SCALARS}
+    if not said.keys().isdisjoint(LISTS):
+        _check_lengths(options, names)
+        values |= _read_lists(options)
+    if constraint is not None:
+        values["grammar"] = _grammar(options)
+    sampling = SamplingParams(**values)
     sampling.validate(names=names)
     if not (sampling.stop_token_ids or sampling.allowed_ids or sampling.bad_words):
         return sampling
@@ -61,6 +62,15 @@ def validate_sampling(
         allowed_ids=_once(sampling.allowed_ids),
         bad_words=_once(sampling.bad_words),
     )
+
+
+def _read_lists(options: pb.Sampling) -> dict[str, Any]:
+    return {
+        "logit_bias": tuple(sorted(options.logit_bias.items())),
+        "stop_token_ids": tuple(options.stop_token_ids),
+        "allowed_ids": tuple(options.allowed_token_ids),
+        "bad_words": tuple(tuple(word.ids) for word in options.bad_word_ids),
+    }
 
 
 def _check_lengths(options: pb.Sampling, names: Mapping[str, str]) -> None:

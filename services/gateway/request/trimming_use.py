@@ -17,6 +17,8 @@ def read_trimming(message: pb.GenerateRequest, usual: Trimming) -> Trimming:
 
     Raises InvalidRequest that names the field.
     """
+    if not message.HasField("trimming"):
+        return usual
     asked = message.trimming
     named = [field.name for field, _ in asked.ListFields() if field.name != "off"]
     if asked.off and named:
