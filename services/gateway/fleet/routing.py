@@ -157,6 +157,8 @@ def leave_out(views: Sequence[C], *shunned: Collection[tuple[str, str]]) -> Sequ
     Fails open: where nobody would be left, the last set is given up, then the one before it. An instance
     that may work is better than none.
     """
+    if not any(shunned):
+        return views
     for count in range(len(shunned), 0, -1):
         named = set().union(*shunned[:count])
         left = [view for view in views if (view.heartbeat.role, view.heartbeat.instance) not in named]
@@ -169,6 +171,8 @@ def leave_out_of_all(
     fleet: Mapping[str, Sequence[C]], *shunned: Collection[tuple[str, str]]
 ) -> Mapping[str, Sequence[C]]:
     """`leave_out` in every role, unless no prefill and decode that are left would have the same KV layout."""
+    if not any(shunned):
+        return fleet
     left = {role: leave_out(views, *shunned) for role, views in fleet.items()}
     layouts = [
         {view.heartbeat.worker.layout for view in left.get(role, ())} for role in ("prefill", "decode")
@@ -228,8 +232,8 @@ def _in_zone(zone: str, cost: WorkerCost) -> WorkerCost:
 
 def cheapest_instance(views: Sequence[Candidate], cost: WorkerCost, rotation: int) -> str:
     """The id of the cheapest view, "" for none; among equals the one whose turn it is."""
-    if not views:
-        return ""
+    if len(views) < 2:
+        return views[0].heartbeat.instance if views else ""
     ordered = sorted(views, key=lambda view: view.heartbeat.instance)
     costs = [cost(view) for view in ordered]
     least = min(costs)

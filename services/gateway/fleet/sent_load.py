@@ -164,6 +164,8 @@ def _live_after(live: int, loads: Sequence[Load], ended_s: Sequence[float]) -> i
     A heartbeat may overtake the end that it tells of, so an end takes away nothing where nobody is live: what
     is sent after it counts in full.
     """
+    if not loads:
+        return max(0, live - len(ended_s))
     starts = [(load.sent_s, 1) for load in loads]
     ends = [(at_s, -1) for at_s in ended_s]
     for _, change in sorted([*starts, *ends], key=lambda event: (event[0], -event[1])):
