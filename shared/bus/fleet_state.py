@@ -42,7 +42,7 @@ _announcement = attrgetter(
     "worker.adapters",
     "decode.default_sampling",
 )
-"""What an instance says of the model that it serves: the rest of a heartbeat is about its work."""
+"""Return what an instance says of the model that it serves: the rest of a heartbeat is about its work."""
 
 OnLost = Callable[[str, str, str], None]
 """(role, instance, why); why is suspect (silent, or stalled by its own word), stopped or restarted. Must not

@@ -120,7 +120,7 @@ async def test_a_peer_that_comes_back_later_than_the_asker_is_waited_for(
     await nats_server.start()
     await until(lambda: back)
     asking = asked(asker)
-    await until(lambda: any(ask._unheard for ask in asker._connection.asks._open.values()) or asking.done())
+    await until(lambda: any(ask._sent > 1 for ask in asker._connection.asks._open.values()) or asking.done())
     peer = Peer(await Bus.connect(nats_server.url, name="late"))
     try:
         await peer.listen()

@@ -114,6 +114,7 @@ OWN_PLACES = (
     "services/gateway/scope/recent_latencies.py",
     "services/gateway/flags",
     "services/gateway/fleet",
+    "services/gateway/served_fleet.py",
     "services/gateway/regions",
     "services/gateway/prompt",
     "services/gateway/question",

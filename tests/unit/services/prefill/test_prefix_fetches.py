@@ -58,7 +58,14 @@ class AskedBus(NotedBus):
         self.answers: list[asyncio.Future[Message]] = []
 
     async def ask(
-        self, address: str, message: Message, _: Envelope, _until: Deadline, _go_on: object = None
+        self,
+        address: str,
+        message: Message,
+        _: Envelope,
+        _until: Deadline,
+        _go_on: object = None,
+        *,
+        opened: object = None,  # noqa: ARG002 - as the bus has it
     ) -> Message:
         self.asked_of.append((address, message))
         self.answers.append(asyncio.get_running_loop().create_future())
