@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from shared.engine.cost_model import CostModel
-from shared.engine.model_runner import ModelInput, ModelRunner
+from shared.engine.memory.kv_pool import BLOCK_TOKENS
+from shared.engine.model_runner import ModelColumns, ModelRunner
 from shared.engine.results import Computed, PromptScores, StepResult, TokenOutput
 from shared.engine.sampling.draw import token_logprobs
 from shared.engine.sampling.sampler import Drawn, Kept, Sampler
 from shared.engine.scheduling.scheduler import Reuse, Scheduler, SchedulerOutput, Work
 from shared.engine.sequence import LiveSequence, SequenceStatus
+from shared.records import maker_of
 from shared.seams.clock import SYSTEM_CLOCK
 
 
@@ -53,9 +55,9 @@ class EngineCore:
         prompt_scores: tuple[PromptScores, ...] = ()
         if scheduled.work:
             self._sampler.begin_masks(scheduled.work)
-            logits = self._model_runner.compute_logits(_model_inputs(scheduled.work))
+            logits = self._model_runner.compute_columns(_model_columns(scheduled))
             model_ns = SYSTEM_CLOCK.monotonic_ns() - scheduled_ns
-            if any(work.is_prefill and work.scored for work in scheduled.work):
+            if any(work.is_prefill and work.scored for work in scheduled.work[scheduled.num_plain :]):
                 prompt_scores, logits = _score_prompts(scheduled.work, logits)
             outputs += self._finish(scheduled, logits)
         step_us = (SYSTEM_CLOCK.monotonic_ns() - began_ns) // 1000
@@ -64,7 +66,7 @@ class EngineCore:
         if self._computes_here:
             computing_us = (SYSTEM_CLOCK.thread_cpu_ns() - began_cpu_ns) / 1000 - drafting_us
         self._cost.observe(scheduled.features, step_us - drafting_us, computing_us)
-        prefill = [work for work in scheduled.work if work.is_prefill]
+        prefill = [work for work in scheduled.work[scheduled.num_plain :] if work.is_prefill]
         if scheduled.draft_prices is not None and not prefill:
             took_us = computing_us or step_us - drafting_us
             self._scheduler.row_costs.observe(scheduled.features, scheduled.draft_prices, took_us)
@@ -94,11 +96,14 @@ class EngineCore:
     def _finish(self, scheduled: SchedulerOutput, logits: Tensor) -> Iterator[TokenOutput]:
         """Draw where a sequence's last token was computed, take the rest as progress."""
         drawing = [work for work in scheduled.work if work.num_draws]
-        outcomes = iter(self._sampler.sample(drawing, logits))
+        drawn = self._sampler.sample(drawing, logits)
+        num_plain = scheduled.num_plain if self._scheduler.advances_plainly else 0
+        yield from self._accept_plain(scheduled.work[:num_plain], drawn[:num_plain])
+        outcomes = iter(drawn[num_plain:])
         heads, taps = self._scheduler.heads, self._model_runner.taps
         last_rows: list[tuple[LiveSequence, int]] = []  # from which their last tokens were drawn
         end = 0
-        for work in scheduled.work:
+        for work in scheduled.work[num_plain:]:
             if not work.num_draws:
                 self._scheduler.advance(work, work.num_tokens)
             elif (outcome := next(outcomes)) is not None:
@@ -132,6 +137,34 @@ class EngineCore:
         if reason is not None or sequence.hold_len is not None:
             self._settle(sequence, reason)
         return _output_of((sequence.key, position, (token_id,), (), reason, 0, 0, False, False, None, ()))
+
+    def _accept_plain(self, rows: Sequence[Work], outcomes: Sequence[Kept | None]) -> list[TokenOutput]:
+        """`_take` of plain rows, in one loop: what nearly all rows of nearly all steps are."""
+        outputs = []
+        commit, settle = self._scheduler.commit, self._settle
+        for work, token_id in zip(rows, outcomes, strict=True):
+            sequence = work[0]
+            if token_id.__class__ is not int or sequence.inter_token_us != math.inf:
+                if token_id is not None:
+                    outputs.append(self._take(work, token_id))
+                continue
+            position = work[1] + 1
+            sequence.tokens.append(token_id)
+            sequence.num_computed = position
+            if position % BLOCK_TOKENS == 0:
+                commit(sequence)
+            sequence.due_us = math.inf
+            reason = None
+            if token_id in sequence.end_ids:
+                reason = "stop"
+            elif position + 1 >= sequence.end_len:
+                reason = "length"
+            if reason is not None or sequence.hold_len is not None:
+                settle(sequence, reason)
+            outputs.append(
+                _output_of((sequence.key, position, (token_id,), (), reason, 0, 0, False, False, None, ()))
+            )
+        return outputs
 
     def _settle(self, sequence: LiveSequence, finish_reason: str | None) -> None:
         """It may have drawn its last token, or the last one that it was asked for."""
@@ -171,14 +204,21 @@ class EngineCore:
         )
 
 
-_output_of = TokenOutput._make
-"""A tuple becomes an output in one call, without its defaults."""
+_output_of = maker_of(TokenOutput)
 
 
-def _model_inputs(scheduled: Sequence[Work]) -> list[ModelInput]:
-    columns: tuple[list[Any], ...] = [], [], [], [], [], []
+def _model_columns(scheduled: SchedulerOutput) -> ModelColumns:
+    plain = [work[0] for work in scheduled.work[: scheduled.num_plain]]
+    columns = ModelColumns(
+        [sequence.tokens[-1:] for sequence in plain],  # of which each is computed but for its last one
+        [sequence.num_computed for sequence in plain],
+        [_blocks_of(sequence) for sequence in plain],
+        [1] * len(plain),
+        [sequence.on_layer for sequence in plain],
+        [sequence.adapter for sequence in plain],
+    )
     ids, starts, tables, num_logits, listeners, adapters = columns
-    for work in scheduled:
+    for work in scheduled.work[scheduled.num_plain :]:
         sequence, start, num_tokens, drafts, is_prefill, num_draws, _, _ = work
         if is_prefill or drafts:
             ids.append(work.token_ids)
@@ -187,11 +227,15 @@ def _model_inputs(scheduled: Sequence[Work]) -> list[ModelInput]:
             ids.append(sequence.tokens[start : start + num_tokens])
             num_logits.append(num_draws)
         starts.append(start)
-        own = sequence.tables
-        tables.append((own[0].blocks,) if len(own) == 1 else [table.blocks for table in own])
+        tables.append(_blocks_of(sequence))
         listeners.append(sequence.on_layer)
         adapters.append(sequence.adapter)
-    return list(map(ModelInput._make, zip(*columns, strict=True)))
+    return columns
+
+
+def _blocks_of(sequence: LiveSequence) -> Sequence[Sequence[int]]:
+    tables = sequence.tables
+    return (tables[0].blocks,) if len(tables) == 1 else [table.blocks for table in tables]
 
 
 def _score_prompts(work: Sequence[Work], logits: Tensor) -> tuple[tuple[PromptScores, ...], Tensor]:

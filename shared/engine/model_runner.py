@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shared.engine.batch import Batch, Model, PackedAdapter, Span, Taps
+from shared.records import maker_of
 
 LayerCallback = Callable[[int, int, int], None]
 """(layer, start_token, end_token): K and V of that token range are in the pool for that layer."""
@@ -26,6 +27,24 @@ class ModelInput(NamedTuple):
     adapter: PackedAdapter | None = None
 
 
+class ModelColumns(NamedTuple):
+    """The fields of many `ModelInput`s, each as a column: a step of many rows makes no object for each."""
+
+    token_ids: list[Sequence[int]]
+    starts: list[int]
+    tables: list[Sequence[Sequence[int]]]
+    num_logits: list[int]
+    listeners: list[LayerCallback | None]
+    adapters: list[PackedAdapter | None]
+
+    @classmethod
+    def of(cls, inputs: Iterable[ModelInput]) -> ModelColumns:
+        return cls(*map(list, zip(*inputs, strict=True)))
+
+
+_span_of = maker_of(Span)
+
+
 class ModelRunner:
     """Runs a `Model`, whichever backend it is. `taps`, unless None, are filled with every batch."""
 
@@ -35,15 +54,24 @@ class ModelRunner:
 
     def compute_logits(self, inputs: Sequence[ModelInput]) -> Tensor:
         """float32 logits [sum of num_logits, vocab], in the order of `inputs`, until the next call."""
-        ids, starts, tables, num_logits, listeners, adapters = zip(*inputs, strict=True)
-        num_rows = tuple(map(len, ids))
-        ends = accumulate(num_rows)
-        logit_rows = [
-            row for end, count in zip(ends, num_logits, strict=True) for row in range(end - count, end)
-        ]
-        spans = list(map(Span._make, zip(starts, num_rows, tables, adapters, strict=True)))
-        on_kv_written = None if listeners.count(None) == len(listeners) else _fan_out(inputs)
+        return self.compute_columns(ModelColumns.of(inputs))
+
+    def compute_columns(self, columns: ModelColumns) -> Tensor:
+        """The same of inputs that are columns."""
+        ids, starts, tables, num_logits, listeners, adapters = columns
+        num_rows = list(map(len, ids))
         token_ids = list(chain.from_iterable(ids))
+        if len(token_ids) == sum(num_logits):  # a logit of every row, as mostly
+            logit_rows = list(range(len(token_ids)))
+        else:
+            ends = accumulate(num_rows)
+            logit_rows = [
+                row for end, count in zip(ends, num_logits, strict=True) for row in range(end - count, end)
+            ]
+        spans = list(map(_span_of, zip(starts, num_rows, tables, adapters, strict=True)))
+        on_kv_written = None
+        if listeners.count(None) < len(listeners):
+            on_kv_written = _fan_out(list(zip(listeners, starts, num_rows, strict=True)))
         return self._model.forward(Batch(token_ids, spans, logit_rows, on_kv_written, self.taps))
 
     def compute_all(
@@ -62,12 +90,8 @@ class ModelRunner:
         return torch.cat(chunks)
 
 
-def _fan_out(inputs: Sequence[ModelInput]) -> Callable[[int], None]:
-    listeners = [
-        (each.on_layer, each.start, each.start + len(each.token_ids))
-        for each in inputs
-        if each.on_layer is not None
-    ]
+def _fan_out(spans: Iterable[tuple[LayerCallback | None, int, int]]) -> Callable[[int], None]:
+    listeners = [(on_layer, start, start + count) for on_layer, start, count in spans if on_layer is not None]
 
     def on_kv_written(layer: int) -> None:
         for on_layer, start, end in listeners:

@@ -43,6 +43,8 @@ class Allocation:
         self._windows = windows
         self._whole = [group for group, window in enumerate(windows) if not window.tokens]
         self._windowed = [group for group, window in enumerate(windows) if window.tokens]
+        self.is_whole = len(windows) == 1 and not self._windowed
+        """Whether there is one group of layers, without a window, as in most models."""
 
     def most_turning(self, window: KvWindow) -> int:
         """Return how many blocks of a group a sequence needs on its way, whatever its length. Of a window."""

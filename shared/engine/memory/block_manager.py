@@ -52,6 +52,8 @@ class BlockManager:
         self._copy_block = copy_block
         self._offloader = offloader
         self._allocation = allocation
+        self.is_whole = allocation.is_whole
+        """Whether a sequence has one table, of which no block is given back as it goes on."""
         self._naming = BlockNaming(blocks, allocation)
         self.commit = self._naming.commit
 
@@ -204,16 +206,15 @@ class BlockManager:
     def insecure(self, sequences: Iterable[LiveSequence]) -> list[LiveSequence]:
         """Return those that lack room for the KV of their next rows, or of their last token, in blocks that
         nobody else sees."""
+        if not self.is_whole:
+            return [sequence for sequence in sequences if not self._is_secure(sequence)]
         is_own = self._blocks.is_own
         found = []
         for sequence in sequences:
-            if len(sequence.tables) == 1 and not sequence.tables[0].window.tokens:  # as in most models
-                blocks = sequence.tables[0].blocks
-                if len(sequence.tokens) > len(blocks) * HASH_BLOCK_TOKENS or not is_own(
-                    blocks[sequence.num_computed // HASH_BLOCK_TOKENS]
-                ):
-                    found.append(sequence)
-            elif not self._is_secure(sequence):
+            blocks = sequence.tables[0].blocks
+            if len(sequence.tokens) > len(blocks) * HASH_BLOCK_TOKENS or not is_own(
+                blocks[sequence.num_computed // HASH_BLOCK_TOKENS]
+            ):
                 found.append(sequence)
         return found
 

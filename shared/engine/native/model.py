@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -150,10 +151,16 @@ class NativeModel:
         them, or would be."""
         blocks, first_blocks = array("i"), array("i")
         for group, window in enumerate(self._pool.layout.groups.windows):
+            if not window.tokens:
+                whole = [of_groups[group] for of_groups in tables]
+                first_blocks.extend(accumulate(map(len, whole), initial=len(blocks)))
+                first_blocks.pop()  # the end of the last one
+                blocks.extend(chain.from_iterable(whole))
+                continue
             for start, of_groups in zip(starts, tables, strict=True):
-                first = window.first_block(start) if window.tokens else 0
+                first = window.first_block(start)
                 first_blocks.append(len(blocks) - first)
-                blocks.extend(of_groups[group][first:] if first else of_groups[group])
+                blocks.extend(of_groups[group][first:])
         return blocks, first_blocks
 
     def pack_adapter(self, weights: AdapterWeights) -> NativeAdapter:

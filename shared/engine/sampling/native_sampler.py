@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -26,6 +27,8 @@ _DRAW = struct.Struct("@dddQqqP")
 _BEFORE, _POSITION, _BEHIND = struct.Struct("@dddQ"), struct.Struct("@q"), struct.Struct("@qP")
 """One row's options as the C++ has them: temperature, top-p, min-p, seed, position, top-k, and where the bits
 of the allowed ids are. Packed in one call, which costs a third of filling a ctypes structure."""
+LEAST_ARRAY_ROWS = 16
+"""The positions of so many rows are written sooner as an array than one by one."""
 PACKED_FILTERS = ("top_p", "min_p", "top_k")
 """The filters of `shared.sampling.parameters.FILTERS` that are in it, and so in native/sampler.cpp."""
 
@@ -75,11 +78,12 @@ class NativeSampler:
         ids = self.pick_packed(logits, b"".join(map(packed_row, rows)))
         return [None if token_id < 0 else token_id for token_id in ids]
 
-    def pick_packed(self, logits: Tensor, draws: bytes) -> list[int]:
+    def pick_packed(self, logits: Tensor, draws: bytes | bytearray) -> list[int]:
         """The same of rows whose options are packed; -1 where nothing can be drawn."""
         count, vocab_size = logits.shape
         ids = (ctypes.c_int64 * count)()
-        self._sample(logits.data_ptr(), count, vocab_size, draws, ids, _threads(count, vocab_size))
+        options = draws if isinstance(draws, bytes) else (ctypes.c_char * len(draws)).from_buffer(draws)
+        self._sample(logits.data_ptr(), count, vocab_size, options, ids, _threads(count, vocab_size))
         return ids[:]
 
     def summarise(self, logits: Tensor, num_top: Mapping[int, int]) -> dict[int, RowSummary]:
@@ -122,18 +126,33 @@ def packed_draw(temperature: float, seed: int, position: int) -> bytes:
 
 
 class PackedOptions(NamedTuple):
-    """The options of the draws of a sequence that nothing rules over, packed: all but the position."""
+    """The options of the draws of a sequence that nothing rules over, packed: `whole` with position 0."""
 
     before: bytes
     behind: bytes
+    whole: bytes
 
     @classmethod
     def of(cls, params: SamplingParams) -> PackedOptions:
         before = _BEFORE.pack(params.temperature, params.top_p, params.min_p, params.seed & _MASK64)
-        return cls(before, _BEHIND.pack(params.top_k, 0))
+        behind = _BEHIND.pack(params.top_k, 0)
+        return cls(before, behind, before + _POSITION.pack(0) + behind)
 
     def at(self, position: int) -> bytes:
         return self.before + _POSITION.pack(position) + self.behind
+
+
+_whole_of = operator.attrgetter("whole")
+
+
+def packed_at(options: Sequence[PackedOptions], positions: Sequence[int]) -> bytes | bytearray:
+    """Return the draws of many sequences, one of each at its position."""
+    if len(options) < LEAST_ARRAY_ROWS:
+        return b"".join([each.at(position) for each, position in zip(options, positions, strict=True)])
+    draws = bytearray().join(map(_whole_of, options))
+    words = np.frombuffer(draws, np.int64).reshape(-1, _DRAW.size // 8)
+    words[:, len(_BEFORE.format) - 1] = positions
+    return draws
 
 
 def packed_row(row: DrawRow) -> bytes:

@@ -6,7 +6,8 @@ Where a grammar's mask is not there yet, the logits are kept until it is: its se
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import NamedTuple, cast
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.grammar_row import GrammarRow
 from shared.engine.sampling.id_rules import ANY_ID, IdRules
 from shared.engine.sampling.mask_threads import MaskBatch, MaskThreads
-from shared.engine.sampling.native_sampler import NativeSampler, PackedOptions, packed_row
+from shared.engine.sampling.native_sampler import NativeSampler, PackedOptions, packed_at, packed_row
 from shared.engine.scheduling.scheduler import Work
 from shared.engine.sequence import LiveSequence
 from shared.errors import PenstockError
@@ -38,6 +39,8 @@ class Drawn(NamedTuple):
     candidates: tuple[tuple[LikelyDraw, ...], ...] = ()
     """The likeliest outcomes of each of these draws, where its sequence wants them told."""
 
+
+_num_candidates = attrgetter("num_candidates")
 
 Kept = Drawn | int
 """The tokens that a sequence keeps of a step: mostly one that nobody guessed and of which nothing is told.
@@ -222,9 +225,24 @@ class Sampler:
 
     def _draw(self, work: Sequence[Work], logits: Tensor) -> list[Kept]:
         native = native_sampler()
-        if native is None or any(each.sequence.num_candidates for each in work):
+        sequences = [each.sequence for each in work]
+        if native is None or any(map(_num_candidates, sequences)):
             return list(self._draw_rows(work, logits))
-        return self._draw_packed(native, work, logits) if work else []
+        if not work:
+            return []
+        options = [self._packed.get(each.key) for each in sequences]
+        if len(work) < logits.shape[0] or None in options:
+            return self._draw_packed(native, work, logits)
+        positions = [len(each.tokens) for each in sequences]
+        token_ids = native.pick_packed(
+            logits.contiguous(), packed_at(cast(list[PackedOptions], options), positions)
+        )
+        if min(token_ids) < 0:
+            return [
+                self._keep(each, [None], [None]) if token_id < 0 else token_id
+                for each, token_id in zip(work, token_ids, strict=True)
+            ]
+        return cast(list[Kept], token_ids)
 
     def _draw_packed(self, native: NativeSampler, work: Sequence[Work], logits: Tensor) -> list[Kept]:
         """A row for each draw, without a record of it where nothing rules over it."""

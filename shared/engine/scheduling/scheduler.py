@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from shared.engine.cost_model import CostModel, Features, span_features
@@ -33,6 +34,7 @@ from shared.errors import DeadlineExpired, InvalidRequest, Overloaded
 from shared.fairness.service_counters import ServiceCounters
 from shared.fairness.share import OPEN_SHARE, TenantShare
 from shared.fairness.token_cost import prompt_cost, step_cost
+from shared.records import maker_of
 from shared.seams.clock import SYSTEM_CLOCK
 
 PREDICTION_DOUBT = 2.0
@@ -99,6 +101,10 @@ class Work(NamedTuple):
         return [*known, *self.drafts] if self.drafts else known
 
 
+_work_of = maker_of(Work)
+_num_draws, _draft_ids = attrgetter("num_draws"), attrgetter("token_ids")
+
+
 class Reuse(NamedTuple):
     """KV of a prompt's tokens [start, end) that another sequence has computed since it came in."""
 
@@ -116,6 +122,8 @@ class SchedulerOutput:
     reused: tuple[Reuse, ...]
     preempted_keys: tuple[str, ...]
     features: Features
+    num_plain: int = 0
+    """The first rows that are plain: each of a sequence that decodes, with one draw and nothing to verify."""
     num_resting: int = 0
     draft_prices: DraftPrices | None = None
     """The price of verifying a token in it; None where nobody decodes, or nothing is known yet."""
@@ -280,7 +288,9 @@ class Scheduler:
         budget = self._max_batch_tokens - len(decoding)
         # Drafts are a bet, prompts are certain work: while a prompt waits, drafts get half of the rest.
         prices = DraftPrices.of(self._cost, _rows_of(decoding), self.row_costs.row_us)
-        work, features = self._decode(decoding, budget // 2 if prefilling else budget, undrafted, prices)
+        work, num_plain, features = self._decode(
+            decoding, budget // 2 if prefilling else budget, undrafted, prices
+        )
         if prefilling:
             room = self._max_batch_tokens - features.tokens
             now_us = self._now_us()
@@ -294,8 +304,19 @@ class Scheduler:
                 sequence.waiting_since_us = now_us
         drafting_us = 0 if self.heads is None else self.heads.drafting_us
         return SchedulerOutput(
-            tuple(work), tuple(reused), tuple(preempted), features, len(resting), prices, drafting_us
+            tuple(work),
+            tuple(reused),
+            tuple(preempted),
+            features,
+            num_plain,
+            len(resting),
+            prices,
+            drafting_us,
         )
+
+    def commit(self, sequence: LiveSequence) -> None:
+        """Blocks that became full enter the prefix cache."""
+        self._block_manager.commit(sequence)
 
     def advance(self, work: Work, num_tokens: int) -> None:
         """KV of `num_tokens` more tokens is final; blocks that became full enter the prefix cache."""
@@ -310,6 +331,11 @@ class Scheduler:
             self._await_token(sequence)
         if work.is_prefill or not self.counters.alone:
             self._charge(work, num_tokens)
+
+    @property
+    def advances_plainly(self) -> bool:
+        """Return whether a plain row that fills no block advances its sequence and nothing else."""
+        return self.counters.alone and self.heads is None and self._block_manager.is_whole
 
     def _await_token(self, sequence: LiveSequence) -> None:
         """Note when the token after the one that has just come is due."""
@@ -349,13 +375,15 @@ class Scheduler:
         draft_budget: int,
         undrafted: Container[str],
         prices: DraftPrices | None,
-    ) -> tuple[list[Work], Features]:
+    ) -> tuple[list[Work], int, Features]:
         """A row for each, and its drafts: cut to what may be drawn, to what pays, to the budget and to blocks
-        free right now."""
+        free right now. How many are plain comes with them: all or none."""
         keys = _rows_of(decoding).keys
         chosen = self._drafts(decoding, draft_budget, undrafted, prices)
-        if not any(drafts.token_ids for drafts in chosen):  # mostly
-            return _plain_rows(decoding), Features(len(decoding), len(decoding), keys)
+        if not any(map(_draft_ids, chosen)):  # mostly
+            rows = _rows_without_drafts(decoding)
+            num_plain = len(rows) if all(map(_num_draws, rows)) else 0
+            return rows, num_plain, Features(len(decoding), len(decoding), keys)
         work: list[Work] = []
         num_drafts = 0
         for sequence, wanted in zip(decoding, chosen, strict=True):
@@ -375,7 +403,7 @@ class Scheduler:
                     confidences=drafts.confidences,
                 )
             )
-        return work, Features(len(decoding) + num_drafts, len(decoding), keys)
+        return work, 0, Features(len(decoding) + num_drafts, len(decoding), keys)
 
     def _drafts(
         self,
@@ -460,15 +488,15 @@ class Scheduler:
         return [sequence for sequence in self.sequences.values() if sequence.status is status]
 
 
-def _plain_rows(decoding: Sequence[LiveSequence]) -> list[Work]:
+def _rows_without_drafts(decoding: Sequence[LiveSequence]) -> list[Work]:
     """Return the work of sequences that nobody drafts for: the row of the token that came last."""
     starts = [sequence.num_computed for sequence in decoding]
     draws = [int(start + 1 == len(sequence.tokens)) for start, sequence in zip(starts, decoding, strict=True)]
     columns = repeat(1), repeat(()), repeat(False), draws, repeat(0), repeat(())
-    return list(map(Work._make, zip(decoding, starts, *columns, strict=False)))
+    return list(map(_work_of, zip(decoding, starts, *columns, strict=False)))
 
 
 def _rows_of(decoding: Sequence[LiveSequence]) -> Features:
     """Return the work of a row for each."""
-    keys = sum(sequence.num_computed for sequence in decoding) + len(decoding)
+    keys = sum([sequence.num_computed for sequence in decoding]) + len(decoding)
     return Features(len(decoding), len(decoding), keys)

@@ -14,9 +14,11 @@ from shared.engine.sampling.draw import FLOORS, draw, draw_packed, native_sample
 from shared.engine.sampling.draw_row import DrawRow, TokenCounts
 from shared.engine.sampling.id_bits import bits_of
 from shared.engine.sampling.native_sampler import (
+    LEAST_ARRAY_ROWS,
     PACKED_FILTERS,
     NativeSampler,
     PackedOptions,
+    packed_at,
     packed_row,
 )
 from shared.sampling.parameters import FILTERS, PARAMETERS, SamplingParams
@@ -82,6 +84,14 @@ def test_options_that_are_packed_once_are_those_of_each_draw(params: SamplingPar
     packed = PackedOptions.of(params)
     for position in (0, 1, 1 << 40):
         assert packed.at(position) == packed_row(DrawRow(params, position))
+
+
+@pytest.mark.parametrize("count", [1, LEAST_ARRAY_ROWS - 1, LEAST_ARRAY_ROWS, 3 * LEAST_ARRAY_ROWS])
+def test_many_draws_are_packed_as_each_is(count: int) -> None:
+    options = [PackedOptions.of(SamplingParams(0.7, 40, seed=index)) for index in range(count)]
+    positions = [index << 33 for index in range(count)]
+    each = [one.at(position) for one, position in zip(options, positions, strict=True)]
+    assert bytes(packed_at(options, positions)) == b"".join(each)
 
 
 def test_rows_that_are_ruled_over_draw_the_same_among_packed_ones(native: NativeSampler) -> None:
