@@ -7,6 +7,7 @@ from collections.abc import Callable
 from services.decode.job import DecodeJob
 from shared.engine import TokenOutput
 from shared.messages import Mark
+from shared.records import maker_of
 from shared.worker.job import JobPhase
 from shared.worker.marks import TOLD_EVERY_TOKENS, StepCost, hop_mark
 from shared.worker.wire import JobOutput
@@ -18,23 +19,27 @@ def job_output(
     """Counts it for the job. The first one is marked with how it got here, the last with how drafts did, and
     one in TOLD_EVERY_TOKENS with what it has taken of this worker."""
     marks: tuple[Mark, ...] = ()
-    use, num_tokens = job.use, len(output.token_ids)
+    use, num_tokens, proposed = job.use, len(output.token_ids), output.proposed_drafts
     if job.phase is JobPhase.DECODING:  # else its row was one of its prompt, which has been counted
-        use.engine_us += cost.row_us * (1 + output.proposed_drafts)
+        use.engine_us += cost.row_us * (1 + proposed)
     use.untold_tokens += num_tokens
     if job.num_outputs == 0:
         marks += _first_marks(job, now_s)
     job.num_outputs += num_tokens
     if job.resumable:
         job.output_ids += output.token_ids
-    if output.proposed_drafts:
+    if proposed:
         _count_drafts(job, output)
-    if output.finish_reason is not None:
+    finished = output.finish_reason is not None
+    if finished:
         marks += draft_counts(job)
-    if output.finish_reason is not None or use.untold_tokens >= TOLD_EVERY_TOKENS:
+    if finished or use.untold_tokens >= TOLD_EVERY_TOKENS:
         use.hold(kv_bytes(job.key), now_s, job.kv_since_s)
         marks += use.take_marks("decode", cost.unit)
-    return JobOutput(job.detokenizer, job.request_id, job.epoch, output, marks)
+    return _output_of((job.detokenizer, job.request_id, job.epoch, output, marks))
+
+
+_output_of = maker_of(JobOutput)
 
 
 def _count_drafts(job: DecodeJob, output: TokenOutput) -> None:

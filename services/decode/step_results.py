@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from services.decode.admission import Lose
 from services.decode.book import DecodeBook
 from services.decode.drafting import Drafting
@@ -68,13 +70,7 @@ class StepResults:
             num_tokens += len(output.token_ids)
         now_s = SYSTEM_CLOCK.monotonic_s()
         await self._outbox.tokens([job_output(job, output, now_s, cost, kv_bytes) for job, output in outputs])
-        for job, output in outputs:
-            job.last_token_s = now_s
-            if output.finish_reason is not None:
-                self._hand_overs.end(job, finish=output.finish_reason)
-                self._ends.end_finished(job)
-            else:
-                self._go_on(job, output)
+        self._go_on(outputs, now_s)
         for key in result.preempted_keys:
             if (given_way := self._book.jobs.get(key)) is not None:
                 given_way.waits_for_blocks = True
@@ -83,14 +79,24 @@ class StepResults:
         self._drafting.count(output for _, output in outputs)
         self._measure(result, num_tokens)
 
-    def _go_on(self, job: DecodeJob, output: TokenOutput) -> None:
-        if job.phase is JobPhase.COMPUTING:
-            job.phase = JobPhase.DECODING
-            self._drafting.open_draft(job)
-        job.waits_for_blocks = False
-        if job.num_outputs >= job.recount_at:
-            self._book.grow(job)
-        self._drafting.advance(output)
+    def _go_on(self, outputs: Sequence[tuple[DecodeJob, TokenOutput]], now_s: float) -> None:
+        """The tokens are told; jobs end with their last ones."""
+        drafts = len(self._drafting.book) > 0
+        for job, output in outputs:
+            job.last_token_s = now_s
+            if output.finish_reason is not None:
+                self._hand_overs.end(job, finish=output.finish_reason)
+                self._ends.end_finished(job)
+                continue
+            if job.phase is JobPhase.COMPUTING:
+                job.phase = JobPhase.DECODING
+                self._drafting.open_draft(job)
+                drafts = True
+            job.waits_for_blocks = False
+            if job.num_outputs >= job.recount_at:
+                self._book.grow(job)
+            if drafts:
+                self._drafting.advance(output)
 
     def _measure(self, result: StepResult, num_tokens: int) -> None:
         if result.batch_tokens:  # else draws that had waited for masks

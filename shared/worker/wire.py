@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -114,9 +115,9 @@ class JobOutput(NamedTuple):
 
 def tokens_messages(outputs: Iterable[JobOutput]) -> list[tuple[str, Tokens]]:
     """One column-wise `Tokens` per detokenizer, rows in the order given."""
-    by_detokenizer: dict[str, list[JobOutput]] = {}
+    by_detokenizer: dict[str, list[JobOutput]] = defaultdict(list)
     for output in outputs:
-        by_detokenizer.setdefault(output.detokenizer, []).append(output)
+        by_detokenizer[output[0]].append(output)
     return [(detokenizer, _columns(chosen)) for detokenizer, chosen in by_detokenizer.items()]
 
 
@@ -128,7 +129,7 @@ def _columns(rows: Sequence[JobOutput]) -> Tokens:
         epochs=epochs,
         positions=positions,
         token_ids=token_ids,
-        finish=tuple([reason or "" for reason in finish]),
+        finish=tuple([reason or "" for reason in finish]) if any(finish) else ("",) * len(finish),
         logprobs=logprobs,
         marks=marks,
     )
