@@ -12,6 +12,7 @@
 
 #include "attention_blocks.h"
 #include "attention_head.h"
+#include "attention_items.h"
 #include "attention_tiles.h"
 #include "attention_weights.h"
 #include "memory.h"
@@ -20,55 +21,12 @@
 
 namespace penstock {
 
-constexpr int PARTITION_KEYS = 32 * TILE_KEYS;
 constexpr int QUERY_ROWS = 192;  // of one item: amortises the packing of a tile, stays in the L2
 
 struct AttentionShape {
   int heads, kv_heads, head_dim;
   float scale;
   float soft_cap;  // 0: none
-};
-
-struct QuerySpan {
-  int start;  // position of its first row
-  int rows;
-  int first_row;                       // in the queries
-  int first_output;                    // in what comes out
-  const int* blocks;                   // of the sequence
-  int first_partition, end_partition;  // that any of its rows sees keys of
-};
-
-// Some rows of one span against some KV heads and all keys, or the keys of some partitions.
-struct AttentionItem {
-  int span, first_head, num_heads;
-  int first, count;  // rows of the span
-  int first_partition, end_partition;
-  long
-      sums;  // where those of its first partition begin among the partitions' sums; below 0: all keys are its
-};
-
-// The keys that any row of an item sees, from the begin of a tile on.
-struct ItemKeys {
-  int first, end;
-
-  static ItemKeys of(const AttentionItem& item, const QuerySpan& span, int window) {
-    const int position = span.start + item.first;
-    const int seen = window > 0 ? std::max(0, position - window + 1) : 0;
-    return {
-        std::max(seen / TILE_KEYS * TILE_KEYS, item.first_partition * PARTITION_KEYS),
-        std::min(position + item.count, item.end_partition * PARTITION_KEYS)};  // up to its last one's own
-  }
-};
-
-// The blocks of a tile of keys.
-struct KeyBlocks {
-  const int* first = nullptr;
-  int num = 0;
-
-  static KeyBlocks of(const QuerySpan& span, int key, int end) {
-    const int count = std::min(TILE_KEYS, end - key);
-    return {span.blocks + key / BLOCK_TOKENS, count <= 0 ? 0 : (count + BLOCK_TOKENS - 1) / BLOCK_TOKENS};
-  }
 };
 
 // Whether a row's products with keys and values are made in fp32: without an instruction for bf16 it is
