@@ -46,7 +46,7 @@ def admit_ruled(engine: Engine, index: int, prompt: list[int]) -> None:
 
 
 def admit_shared(engine: Engine, index: int, prompt: list[int]) -> None:
-    engine.admit(f"{index}", prompt, len(prompt), GREEDY, share=TenantShare(f"tenant-{index % 3}", 1.0))
+    engine.admit(f"{index}", prompt, len(prompt), GREEDY, share=TenantShare(f"tenant-{index % 3}", 1))
 
 
 def run(model_dir: Path, admit: Admit) -> dict[str, tuple[list[tuple[int, int]], str | None, int]]:
