@@ -17,7 +17,9 @@ with interrupts_end_at_once():
 
     from services.launcher.detached import leave_streams, run_detached
     from services.launcher.options import StackOptions, parse_options
-    from services.launcher.plan import plan_instances
+    from services.launcher.plan import fork_server_environ, plan_instances, preloaded
+    from services.launcher.processes.early_server import EarlyServer, fork_early
+    from services.launcher.processes.forker import forking_works, server_environ
     from services.launcher.processes.log_lines import LineWriter
     from services.launcher.stack import Plan, Stack
     from services.launcher.stack_log import StackLog
@@ -41,6 +43,8 @@ def main(argv: Sequence[str], plan: Plan = plan_instances) -> int:
 
 
 def run_stack(options: StackOptions, plan: Plan) -> int:
+    # Now, while there is one thread; for other plans there is no telling what services import.
+    early = _early_server(options) if plan is plan_instances and not options.problems else None
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     logging.configure("warning", "launcher", "launcher")
     terminal = LineWriter(
@@ -57,22 +61,30 @@ def run_stack(options: StackOptions, plan: Plan) -> int:
             return EXIT_CONFIGURATION
         with interrupts_end_at_once():  # a fetch could not be ended, only left
             check_before_start(options, lambda sentence: log.write("penstock", sentence.encode()))
-        run_loop(_run(options, log, plan))
+        run_loop(_run(options, log, plan, early))
     except KeyboardInterrupt:  # nothing runs yet
         return EXIT_INTERRUPTED
     except PenstockError as error:
         log.write("penstock", str(error).encode(), "error")
         return EXIT_CONFIGURATION if isinstance(error, InvalidRequest) else EXIT_FAILED
     finally:
+        if early is not None:
+            early.end_if_waiting()
         log.leave_terminal()
     return 0
 
 
-async def _run(options: StackOptions, log: StackLog, plan: Plan) -> None:
+def _early_server(options: StackOptions) -> EarlyServer | None:
+    if not forking_works():
+        return None
+    return fork_early(preloaded(options.counts), server_environ(fork_server_environ()))
+
+
+async def _run(options: StackOptions, log: StackLog, plan: Plan, early: EarlyServer | None) -> None:
     def announce(line: str) -> None:
         _tell_ready(line, f"console: {stack.console_url}    chat: `penstock chat`", options, log)
 
-    stack = Stack(options, log, announce=announce, plan=plan)
+    stack = Stack(options, log, announce=announce, plan=plan, early=early)
 
     def on_signal(signum: signal.Signals) -> None:
         if signum == signal.SIGHUP:  # the kernel and a shell may both say that a terminal has closed

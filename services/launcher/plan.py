@@ -56,9 +56,18 @@ def plan_instances(
             told["nats_credentials"] = str(credentials_file(options.state_dir, instance))
         module, child = f"services.{role}", _environ(role, options, told, environ)
         specs.append(
-            InstanceSpec(role, instance, _command(module), child, module=module, preload=f"{module}.__main__")
+            InstanceSpec(role, instance, _command(module), child, module=module, preload=_preload(role))
         )
     return specs
+
+
+def preloaded(counts: Mapping[str, int]) -> list[str]:
+    """Return what the process imports that all services of a stack are forked from."""
+    return list(dict.fromkeys(_preload(role) for role, _ in instance_names(counts)))
+
+
+def _preload(role: str) -> str:
+    return f"services.{role}.__main__"
 
 
 def fork_server_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -24,6 +24,7 @@ from services.launcher.plan import (
     stand_in_names,
     stand_in_spec,
 )
+from services.launcher.processes.early_server import EarlyServer
 from services.launcher.processes.forker import Forker, forking_works
 from services.launcher.processes.instance import Instance, InstanceSpec, StartFailed
 from services.launcher.roll_follower import RollFollower
@@ -75,7 +76,9 @@ class Stack:
         announce: Callable[[str], None],
         *,
         plan: Plan = plan_instances,
+        early: EarlyServer | None = None,
     ) -> None:
+        """`early`: a fork server that waits until services are started."""
         self.stop = asyncio.Event()
         self.kill = asyncio.Event()
         self._options = options
@@ -99,6 +102,7 @@ class Stack:
             options.nats_url, options.nats_credentials, self._beats, self._troubles, self._say
         )
         self._forker: Forker | None = None
+        self._early = early
         self._forking: asyncio.Task[None] | None = None
         self._roll: RollFollower | None = None
         self._scale = ScaleFollower(self._state.path, self, len(options.models), self._say)
@@ -162,7 +166,7 @@ class Stack:
             self._beats.follow(spec.role, spec.instance)
         preload = dict.fromkeys(spec.preload for spec in specs if spec.preload)
         if preload and forking_works():
-            self._forker = Forker([*preload], fork_server_environ(), self._log)
+            self._forker = Forker([*preload], fork_server_environ(), self._log, early=self._early)
             self._forking = asyncio.create_task(self._forker.run(), name="forker")
             self._forking.add_done_callback(self._note_end)
         self.instances = [self._launch(spec) for spec in specs]

@@ -3,9 +3,10 @@
 What a service imports takes most of its start: 1.5 s for a worker, two thirds of them torch's. Forked from
 here it begins where the imports end, and the pages that hold them count once.
 
-Started by `forker.py` beside it with a socket as its stdin. The server does nothing but fork: it has
-no event loop and no second thread, for a child would have half of them. A child is not the server's but the
-launcher's: it is forked by a fork that ends at once, and the launcher adopts what that one leaves.
+Started by `forker.py` beside it with a socket as its stdin; the first one is forked by `early_server.py`,
+and becomes what one that is started is. The server does nothing but fork: it has no event loop and no second
+thread, for a child would have half of them. A child is not the server's but the launcher's: it is forked by a
+fork that ends at once, and the launcher adopts what that one leaves.
 """
 
 from __future__ import annotations
@@ -118,12 +119,12 @@ def _become(told: dict[str, object], *, output: int, go: int, launcher: int) -> 
     assert isinstance(environ, dict)
     os.environ.clear()
     os.environ.update(environ)
-    _show_command([sys.executable, "-P", "-m", str(told["module"])])
+    show_command([sys.executable, "-P", "-m", str(told["module"])])
     sys.argv[1:] = []
     gc.enable()
 
 
-def _show_command(command: Sequence[str]) -> None:
+def show_command(command: Sequence[str]) -> None:
     """Change what `ps` shows for this process; as much as there is room for."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[_ARG_START]), int(fields[_ARG_END])

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from services.launcher.processes.backoff import Backoff
 from services.launcher.processes.child import Child, RunningProcess, ending, output_pipe, send, spawn
+from services.launcher.processes.early_server import EarlyServer
 from services.launcher.processes.fork_server import MAX_REQUEST_BYTES, READY
 from services.launcher.processes.log_lines import LineSink, pump
 from shared.tasks import cancel_until_done
@@ -67,9 +68,17 @@ class Forker:
     One that was never ready would not be the next time either, and is not started again.
     """
 
-    def __init__(self, preload: Sequence[str], environ: Mapping[str, str], writer: LineSink) -> None:
-        # numpy's OpenBLAS starts its threads when it is loaded, and they would not survive a fork.
-        self._environ = {**environ, "OPENBLAS_NUM_THREADS": "1"}
+    def __init__(
+        self,
+        preload: Sequence[str],
+        environ: Mapping[str, str],
+        writer: LineSink,
+        *,
+        early: EarlyServer | None = None,
+    ) -> None:
+        """`early`: the first server, where it has been forked already; it is ours from here on."""
+        self._environ = server_environ(environ)
+        self._early = early
         self._command = (sys.executable, "-P", "-m", "services.launcher.processes.fork_server", *preload)
         self._writer = writer
         self._backoff = Backoff()
@@ -110,7 +119,7 @@ class Forker:
     def renew(self, python: str, environ: Mapping[str, str]) -> None:
         """Import anew, by this program and under this environment: the code may be another one by now."""
         self._command = (python, *self._command[1:])
-        self._environ = {**environ, "OPENBLAS_NUM_THREADS": "1"}
+        self._environ = server_environ(environ)
         self._server = None  # what it forks from now on would be the code before
         if self._process is not None:
             send(self._process, signal.SIGKILL)
@@ -150,13 +159,9 @@ class Forker:
 
     async def _run_once(self) -> float | None:
         """One server from its start to its end: for how long it served, None when it was never ready."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
         try:
-            with theirs:
-                child = await spawn(self._command, self._environ, stdin=theirs.fileno())
+            child, ours = await self._start()
         except OSError as error:
-            ours.close()
             self._say(f"could not be started: {error}")
             return None
         self._process = child.process
@@ -190,6 +195,23 @@ class Forker:
             self._say(f"{how}; services start as programs of their own without it")
         return None if ready_s is None else time.monotonic() - ready_s
 
+    async def _start(self) -> tuple[Child, socket.socket]:
+        """A server, and our end of its socket. Raises OSError where it cannot be run."""
+        if self._early is not None:
+            early, self._early = self._early, None
+            with contextlib.suppress(
+                OSError
+            ):  # somebody has ended it while it waited: there will be another one
+                return await _let_go_on(early)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        try:
+            with theirs:
+                return await spawn(self._command, self._environ, stdin=theirs.fileno()), ours
+        except OSError:
+            ours.close()
+            raise
+
     async def _is_ready(self, server: socket.socket) -> bool:
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
@@ -202,6 +224,29 @@ class Forker:
 
     def _say(self, sentence: str) -> None:
         self._writer.write("penstock", f"{NAME} {sentence}".encode())
+
+
+async def _let_go_on(early: EarlyServer) -> tuple[Child, socket.socket]:
+    """Raises OSError for one that has ended."""
+    process = AdoptedProcess(early.pid)
+    early.asked.setblocking(False)
+    output = asyncio.StreamReader()
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(output), os.fdopen(early.output_fd, "rb", buffering=0)
+    )
+    try:
+        early.go_on()
+    except OSError:
+        pipe.close()
+        early.asked.close()
+        raise
+    return Child(process, output, pipe), early.asked
+
+
+def server_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server, of what it is to be for services."""
+    # numpy's OpenBLAS starts its threads when it is loaded, and they would not survive a fork.
+    return {**environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def forking_works() -> bool:
