@@ -14,6 +14,7 @@ from services.gateway.admission.answer_lengths import (
     AnswerKind,
     AnswerLengths,
 )
+from services.gateway.admission.length_sketch import MAX_MEANS
 from services.gateway.fleet.model_identity import ModelIdentity
 from services.gateway.request.request import validate_request
 from services.gateway.request.tool_use import ToolUse
@@ -118,3 +119,15 @@ def test_kinds_with_estimates_beyond_the_bound_are_made_anew() -> None:
     for tenant in range(MAX_ESTIMATES):
         lengths.estimate(replace(KIND, tenant=f"t{tenant}"))
     assert lengths.estimate(KIND) is not first
+
+
+def test_an_estimate_forgets_its_means_beyond_the_bound_and_stays_right() -> None:
+    lengths = AnswerLengths()
+    seen(lengths, KIND, 16, 160)
+    estimate = lengths.estimate(KIND)
+    assert estimate is not None
+    first = estimate.mean(1)
+    for most_tokens in range(2, MAX_MEANS + 2):
+        estimate.mean(most_tokens)
+    assert len(estimate._means) == 1
+    assert estimate.mean(1) == first
