@@ -199,9 +199,8 @@ class Forker:
         """A server, and our end of its socket. Raises OSError where it cannot be run."""
         if self._early is not None:
             early, self._early = self._early, None
-            with contextlib.suppress(
-                OSError
-            ):  # somebody has ended it while it waited: there will be another one
+            # Where somebody has ended it while it waited there is another one.
+            with contextlib.suppress(OSError):
                 return await _let_go_on(early)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
