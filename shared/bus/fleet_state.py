@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 import structlog
-from prometheus_client import Gauge
 
 from shared.deadline import SYSTEM_CLOCK, Clock, ClockOffsets, ClockReading
 from shared.messages import Heartbeat, Snapshot, unpack_hashes
@@ -120,8 +119,8 @@ class FleetState:
         self.announced = 0
         """Grows when an instance comes, goes, may take work or may not any more, or says something else of
         its model: what follows from these alone need not be found anew before."""
-        self._skews: dict[str, Gauge] = {}
-        """The series of the metric, by instance: finding one takes longer than setting it."""
+        self._show_skew: dict[str, Callable[[float], None]] = {}
+        """What sets the metric, by instance: finding its series takes longer than that."""
         self._on_lost: list[OnLost] = []
         self.on_reconnected: Callable[[str, str], None] = lambda _role, _instance: None
         """Called with (role, instance) when it has its connection again: what was sent to it may be lost."""
@@ -209,10 +208,10 @@ class FleetState:
         self.offsets.observe(beat.instance, sent, received)
         if beat.role == "gateway":
             self.origins.observe(beat.instance, sent, received)
-        shown = self._skews.get(beat.instance)
-        if shown is None:
-            shown = self._skews[beat.instance] = metrics.CLOCK_SKEW.labels(origin=beat.instance)
-        shown.set(self.offsets.skew_us(beat.instance) / 1e6)
+        show = self._show_skew.get(beat.instance)
+        if show is None:
+            show = self._show_skew[beat.instance] = metrics.CLOCK_SKEW.labels(origin=beat.instance).set
+        show(self.offsets.skew_us(beat.instance) / 1e6)
 
     def anyone_silent(self) -> bool:
         """Return whether the next sweep would suspect somebody."""
@@ -315,7 +314,7 @@ class FleetState:
         self.offsets.forget(key[1])
         if key[0] == "gateway":
             self.origins.forget(key[1])
-        self._skews.pop(key[1], None)
+        self._show_skew.pop(key[1], None)
         try:
             metrics.CLOCK_SKEW.remove(key[1])
         except KeyError:

@@ -137,5 +137,5 @@ def test_a_stack_that_has_no_room_in_a_real_cgroup_is_refused_with_what_to_lower
     last = done.stderr.splitlines()[-1]
     assert last.startswith("penstock | the stack needs ")
     assert f"are there within the limit of the cgroup {cgroup}: " in last
-    assert last.endswith("--retriever 0 saves 95 MB")
+    assert last.endswith("--retriever 0 saves 40 MB")
     assert not (tmp_path / "state").exists()  # nothing was begun
