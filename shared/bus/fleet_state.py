@@ -120,7 +120,7 @@ class FleetState:
         """Grows when an instance comes, goes, may take work or may not any more, or says something else of
         its model: what follows from these alone need not be found anew before."""
         self._show_skew: dict[str, Callable[[float], None]] = {}
-        """What sets the metric, by instance: finding its series takes longer than that."""
+        """The function that sets the metric, by instance: finding its series takes longer than that."""
         self._on_lost: list[OnLost] = []
         self.on_reconnected: Callable[[str, str], None] = lambda _role, _instance: None
         """Called with (role, instance) when it has its connection again: what was sent to it may be lost."""

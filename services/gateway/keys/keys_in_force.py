@@ -37,6 +37,7 @@ class KeysInForce:
         self._file = None if file is None else FollowedFile(file)
         self._clock = clock
         self._signature: FileSignature = None
+        self._reloading = asyncio.Lock()
         self._keys = ApiKeys(())
         self._accounts: dict[str, KeyAccount] = {}
         if file is None:
@@ -62,15 +63,19 @@ class KeysInForce:
             await self.reload()
 
     async def reload(self) -> None:
-        """Put the file in force if it has changed."""
+        """Put the file in force if it has changed; it is in force then, whoever else was just reading it."""
         if self._file is None:
             return
-        signature = await self._file.signature()
+        async with self._reloading:
+            await self._reload(self._file)
+
+    async def _reload(self, file: FollowedFile) -> None:
+        signature = await file.signature()
         if signature == self._signature:
             return
         self._signature = signature
         try:
-            keys = await asyncio.to_thread(_load, self._file.path)
+            keys = await asyncio.to_thread(_load, file.path)
         except InvalidRequest as error:
             metrics.API_KEYS_STALE.set(1)
             log.error("api_keys_unusable", error=str(error), keys=len(self._keys))  # noqa: TRY400 - a sentence
