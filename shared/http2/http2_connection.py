@@ -18,6 +18,10 @@ from shared.http2.native_codec import new_connection
 
 LEAVE_S = 1.0
 """The longest time for a client to hear that no call is taken any more, before that is so."""
+LAST_WORDS_S = 1.0
+"""The time for a client to hear why its connection ends; what it sends meanwhile is not read any more."""
+MAX_IGNORED_BYTES = 4 << 20
+"""The most that it may send then; beyond that the connection is gone at once."""
 
 Event = tuple[int, int, int, Any]
 
@@ -45,6 +49,8 @@ class Http2Connection(asyncio.Protocol):
         self._closes = False
         self._retired = False
         self._leaving: asyncio.TimerHandle | None = None
+        self._last_words: asyncio.TimerHandle | None = None
+        self._ignored_bytes = 0
         self._keepalive = Keepalive(self.codec, limits, self.leave, self.abort, self.flush_soon)
 
     @property
@@ -61,6 +67,9 @@ class Http2Connection(asyncio.Protocol):
         self.flush_soon()
 
     def data_received(self, data: bytes) -> None:
+        if self._closes:
+            self._ignore(len(data))
+            return
         now_s = self._loop.time()
         self._keepalive.heard_s = now_s
         for event in self.codec.receive(data, int(now_s * 1000)):
@@ -86,8 +95,9 @@ class Http2Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         self._closes = True
         self._keepalive.stop()
-        if self._leaving is not None:
-            self._leaving.cancel()
+        for timer in (self._leaving, self._last_words):
+            if timer is not None:
+                timer.cancel()
         for call in self.calls:
             call.drop()
         self._gone(self)
@@ -121,7 +131,9 @@ class Http2Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close it behind what is written."""
         self._flush()
-        self._close_transport()
+        self._closes = True
+        if self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         self._closes = True
@@ -139,7 +151,8 @@ class Http2Connection(asyncio.Protocol):
             if call is not None:
                 call.drop()
         elif kind == CodecEvent.FAILED:
-            self.close()
+            self._flush()
+            self._end()
         elif kind == CodecEvent.RETIRE or (kind == CodecEvent.PONG and self._leaving is not None):
             self._retire()
         elif kind not in (CodecEvent.PONG, CodecEvent.LEAVING):
@@ -178,10 +191,25 @@ class Http2Connection(asyncio.Protocol):
         self.codec.go_away(True, int(Http2Error.NONE))
         self.flush_soon()
 
-    def _close_transport(self) -> None:
-        if self._transport is not None and not self._closes:
-            self._closes = True
+    def _end(self) -> None:
+        """Close it once the client has heard why: a socket that is closed while something in it is unread
+        takes back what it has not delivered."""
+        if self._transport is None or self._closes:
+            return
+        self._closes = True
+        if not self._transport.can_write_eof():  # TLS
             self._transport.close()
+            return
+        self._transport.write_eof()
+        if not self._reads:
+            self._reads = True
+            self._transport.resume_reading()
+        self._last_words = self._loop.call_later(LAST_WORDS_S, self._transport.close)
+
+    def _ignore(self, count: int) -> None:
+        self._ignored_bytes += count
+        if self._ignored_bytes > MAX_IGNORED_BYTES and self._transport is not None:
+            self._transport.abort()
 
     def _flush(self) -> None:
         self._flushes = False
@@ -195,7 +223,7 @@ class Http2Connection(asyncio.Protocol):
             if call is not None:
                 call.free()
         if self._retired and not self._full and self.codec.stream_count == 0:
-            self._close_transport()
+            self._end()
 
 
 def _peer(name: Any) -> str:

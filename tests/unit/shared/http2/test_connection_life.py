@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from shared.http2 import grpc_call, keepalive
+from shared.http2 import grpc_call, http2_connection, keepalive
 from shared.http2.grpc_server import GrpcServer, listening_sockets
 from shared.http2.http2_connection import Http2Connection
 from shared.http2.limits import MAX_UNSENT_BYTES, ServerLimits
@@ -115,6 +115,38 @@ def call(method: str, *more: tuple[str, str], stream: int = 1, message: bytes | 
     return head if message is None else head + wire.data(stream, wire.message(message), end=True)
 
 
+async def test_who_sends_on_when_its_connection_ends_hears_why() -> None:
+    async with serving() as (_, _, port), client(port, OPEN) as talkative:
+        await talkative.frame(wire.SETTINGS)
+        talkative.say(wire.frame(wire.DATA), bytes(1 << 20))  # of no stream: that ends it
+        await talkative.writer.drain()
+        talkative.say(bytes(1 << 20))
+        await talkative.writer.drain()
+        async with asyncio.timeout(WAIT_S):
+            said = await talkative.reader.read()
+        assert wire.GOAWAY in {each.kind for each in wire.read_frames(said)}
+
+
+async def test_who_sends_too_much_when_its_connection_ends_is_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_connection, "LAST_WORDS_S", 3600.0)
+    monkeypatch.setattr(http2_connection, "MAX_IGNORED_BYTES", 1 << 16)
+    async with (
+        serving() as (server, _, port),
+        client(port, OPEN, wire.frame(wire.DATA), bytes(1 << 20)) as loud,
+    ):
+        await loud.closed()
+        await until(lambda: not server._connections)
+
+
+async def test_who_does_not_close_when_its_connection_ends_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2_connection, "LAST_WORDS_S", SOON_S)
+    async with serving() as (server, _, port), client(port, OPEN, wire.frame(wire.DATA)) as still:
+        assert wire.GOAWAY in {each.kind for each in wire.read_frames(await still.closed())}
+        await until(lambda: not server._connections)
+
+
 @pytest.mark.parametrize("said", [b"", wire.PREFACE, wire.PREFACE[:5]])
 async def test_who_does_not_say_what_it_is_is_closed(said: bytes) -> None:
     async with serving(handshake_s=SOON_S) as (server, _, port), client(port, said) as silent:
@@ -216,6 +248,10 @@ class PipeEnd(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def can_write_eof(self) -> bool:
+        """Return False, as with TLS."""
+        return False
 
     def close(self) -> None:
         self.over = True
