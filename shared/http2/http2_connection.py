@@ -12,16 +12,18 @@ import grpc
 from shared.http2.codes import PLENTY, CodecEvent, Http2Error
 from shared.http2.grpc_call import GrpcCall
 from shared.http2.keepalive import Keepalive
-from shared.http2.limits import MAX_HEADER_LIST_BYTES, MAX_UNSENT_BYTES, ServerLimits
+from shared.http2.limits import (
+    LAST_WORDS_S,
+    MAX_HEADER_LIST_BYTES,
+    MAX_IGNORED_BYTES,
+    MAX_UNSENT_BYTES,
+    ServerLimits,
+)
 from shared.http2.metadata import ANSWER, read_head, status_headers
 from shared.http2.native_codec import new_connection
 
 LEAVE_S = 1.0
 """The longest time for a client to hear that no call is taken any more, before that is so."""
-LAST_WORDS_S = 1.0
-"""The time for a client to hear why its connection ends; what it sends meanwhile is not read any more."""
-MAX_IGNORED_BYTES = 4 << 20
-"""The most that it may send then; beyond that the connection is gone at once."""
 
 Event = tuple[int, int, int, Any]
 

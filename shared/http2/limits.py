@@ -45,6 +45,11 @@ MAX_HALF_S = 20.0
 """The time for the rest of a frame that has begun. Beyond that the connection ends: who sends a byte now and
 then (Slowloris) holds nothing for long."""
 
+LAST_WORDS_S = 1.0
+"""The time for a client to hear why its connection ends; what it sends meanwhile is not looked at."""
+MAX_IGNORED_BYTES = 4 << 20
+"""The bytes that a client may send while it hears why its connection ends. Beyond that it hears no more."""
+
 
 class CodecLimits(NamedTuple):
     """The parameters of the codec, by its names."""
