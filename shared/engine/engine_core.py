@@ -129,19 +129,12 @@ class EngineCore:
         tokens.append(token_id)
         sequence.prefilling = False
         self._scheduler.advance(work, work.num_tokens)
-        reason = None
-        if token_id in sequence.end_ids:
-            reason = "stop"
-        elif position + 1 >= sequence.end_len:
-            reason = "length"
-        if reason is not None or sequence.hold_len is not None:
-            self._settle(sequence, reason)
-        return _output_of((sequence.key, position, (token_id,), (), reason, 0, 0, False, False, None, ()))
+        return self._output(sequence, position, token_id)
 
     def _accept_plain(self, rows: Sequence[Work], outcomes: Sequence[Kept | None]) -> list[TokenOutput]:
         """`_take` of plain rows, in one loop: what nearly all rows of nearly all steps are."""
         outputs = []
-        commit, settle = self._scheduler.commit, self._settle
+        commit = self._scheduler.commit
         for work, token_id in zip(rows, outcomes, strict=True):
             sequence = work[0]
             if token_id.__class__ is not int or sequence.inter_token_us != math.inf:
@@ -154,17 +147,19 @@ class EngineCore:
             if position % BLOCK_TOKENS == 0:
                 commit(sequence)
             sequence.due_us = math.inf
-            reason = None
-            if token_id in sequence.end_ids:
-                reason = "stop"
-            elif position + 1 >= sequence.end_len:
-                reason = "length"
-            if reason is not None or sequence.hold_len is not None:
-                settle(sequence, reason)
-            outputs.append(
-                _output_of((sequence.key, position, (token_id,), (), reason, 0, 0, False, False, None, ()))
-            )
+            outputs.append(self._output(sequence, position, token_id))
         return outputs
+
+    def _output(self, sequence: LiveSequence, position: int, token_id: int) -> TokenOutput:
+        """Return the output of one token, which nobody guessed; it may be the sequence's last."""
+        reason = None
+        if token_id in sequence.end_ids:
+            reason = "stop"
+        elif position + 1 >= sequence.end_len:
+            reason = "length"
+        if reason is not None or sequence.hold_len is not None:
+            self._settle(sequence, reason)
+        return _output_of((sequence.key, position, (token_id,), (), reason, 0, 0, False, False, None, ()))
 
     def _settle(self, sequence: LiveSequence, finish_reason: str | None) -> None:
         """It may have drawn its last token, or the last one that it was asked for."""

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-from services.gateway.fleet.model_identity import (
-    ModelIdentity,
-    awaited_model,
-)
+from services.gateway.fleet.model_identity import ModelIdentity, awaited_model
 from services.gateway.fleet.request_client import unexpected_answer
 from services.gateway.fleet.route_trials import speaks_against
 from services.gateway.fleet.waiting import wait_for_instances

@@ -15,7 +15,7 @@ FOR_EVER_S = 60.0
 
 
 class Sent:
-    """What was published, by its reply subject."""
+    """Keep what was published, by its reply subject."""
 
     def __init__(self) -> None:
         self.replies: list[str] = []

@@ -50,7 +50,7 @@ def admit_shared(engine: Engine, index: int, prompt: list[int]) -> None:
 
 
 def run(model_dir: Path, admit: Admit) -> dict[str, tuple[list[tuple[int, int]], str | None, int]]:
-    """By key the tokens with their positions, why it ended, and how far it is computed while it is held.
+    """Return by key tokens with their positions, why it ended, and how far it is computed while it is held.
 
     Which steps bring them depends on how long steps take.
     """

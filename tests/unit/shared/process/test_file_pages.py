@@ -48,7 +48,7 @@ def test_libraries_are_read_again_where_they_are_needed() -> None:
 
 
 def test_a_page_of_a_program_that_was_written_to_is_kept(tmp_path: Path) -> None:
-    """As the dynamic linker does, which forbids it then."""
+    """The dynamic linker writes so, and forbids it then."""
     file = tmp_path / "program"
     file.write_bytes(b"\0" * 3 * mmap.PAGESIZE)
     libc = ctypes.CDLL(None)

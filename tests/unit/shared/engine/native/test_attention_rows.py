@@ -14,7 +14,7 @@ from shared.engine.native.library import library
 from tests.support.native_attention import attend
 
 PARTITION_KEYS = 2048
-"""The most keys that are summed up by themselves (`attention.h`)."""
+"""The most keys that are summed up by themselves (`attention_items.h`)."""
 LENGTH = 2 * PARTITION_KEYS + 77
 VERIFIED = (2, 4, 5, 8)
 """Rows of a sequence, whose query heads are a tile, or several."""

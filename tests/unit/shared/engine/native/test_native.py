@@ -34,7 +34,7 @@ from tests.support.engine_families import SHAPES
 TOLERANCE = 1e-4
 ONE_STEP = 1e-3
 LONG_PROMPT = 2 * 2048 + 77
-"""Keys of two partitions and a part of one (`attention.h`)."""
+"""Keys of two partitions and a part of one (`attention_items.h`)."""
 LONG_BLOCKS = -(-LONG_PROMPT // BLOCK_TOKENS)
 
 STORED = list(zip(("none", "int8", "int4") * 2, ("auto", "int8") * 3, (1, 1, 1, 2, 2, 2), strict=True))
