@@ -24,6 +24,8 @@ class FollowedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.reading = asyncio.Lock()
+        """Held by who reads the file and puts it in force: who comes meanwhile finds it so."""
         self._is_local: bool | None = None
 
     async def signature(self) -> FileSignature:

@@ -37,7 +37,6 @@ class KeysInForce:
         self._file = None if file is None else FollowedFile(file)
         self._clock = clock
         self._signature: FileSignature = None
-        self._reloading = asyncio.Lock()
         self._keys = ApiKeys(())
         self._accounts: dict[str, KeyAccount] = {}
         if file is None:
@@ -66,7 +65,7 @@ class KeysInForce:
         """Put the file in force if it has changed; it is in force then, whoever else was just reading it."""
         if self._file is None:
             return
-        async with self._reloading:
+        async with self._file.reading:
             await self._reload(self._file)
 
     async def _reload(self, file: FollowedFile) -> None:

@@ -68,15 +68,19 @@ class VirtualModels:
             await self.reload()
 
     async def reload(self) -> None:
-        """Put the file in force if it has changed."""
+        """Put the file in force if it has changed; it is in force then, whoever else was just reading it."""
         if self._file is None:
             return
-        signature = await self._file.signature()
+        async with self._file.reading:
+            await self._reload(self._file)
+
+    async def _reload(self, file: FollowedFile) -> None:
+        signature = await file.signature()
         if signature == self._signature:
             return
         self._signature = signature
         try:
-            models, heads = await asyncio.to_thread(_load, self._file.path)
+            models, heads = await asyncio.to_thread(_load, file.path)
         except InvalidRequest as error:
             metrics.VIRTUAL_MODELS_STALE.set(1)
             log.error("virtual_models_unusable", error=str(error))  # noqa: TRY400 - a sentence
