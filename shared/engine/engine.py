@@ -17,6 +17,7 @@ from shared.deadline import SYSTEM_CLOCK, Clock
 from shared.engine.adapters import AdapterInfo, AdapterRegistry
 from shared.engine.affinity import stay_on
 from shared.engine.backends import BackendName, MakeModel, backend_name, build_model, build_pool, is_native
+from shared.engine.batch import Taps
 from shared.engine.branching import Branching
 from shared.engine.core_arbiter import CoreArbiter
 from shared.engine.cost_model import CostModel
@@ -51,6 +52,7 @@ from shared.engine.scheduling.head_drafts import HeadDrafts, monotonic_ns, threa
 from shared.engine.scheduling.head_model import HeadModel
 from shared.engine.scheduling.scheduler import Scheduler, monotonic_us
 from shared.engine.sequence import blocks_for
+from shared.errors import InvalidRequest
 from shared.process.cores import usable_cores
 from shared.sampling.parameters import TokenLogprob
 
@@ -188,6 +190,25 @@ class Engine(Branching):
         """Have a draft head draft at most so many tokens of a sequence from the next step on; 0: none."""
         if self._scheduler.heads is not None:
             self._scheduler.heads.longest = longest
+
+    def tap(self, layers: Sequence[int]) -> Taps | None:
+        """Keep the hidden states after `layers`, which ascend, from the next step on; () ends that.
+
+        After a step without drafts, grammars and scores of prompts, row i of what is returned is the state
+        that its output i was drawn from. Raises InvalidRequest for an engine that drafts, that computes
+        elsewhere than on the CPU in one process, or that has no such layers.
+        """
+        if self._scheduler.heads is not None or self.config.ngram_tokens:
+            raise InvalidRequest("hidden states are kept where nothing is drafted; leave drafts out")
+        if self.config.device != "cpu" or self.config.tensor_parallel > 1:
+            raise InvalidRequest("this backend keeps no hidden states; use device cpu, in one process")
+        num_layers = self.model_config.num_layers
+        if list(layers) != sorted({*layers} & {*range(num_layers)}):
+            raise InvalidRequest(
+                f"layers {list(layers)} cannot be tapped; name some of 0 to {num_layers - 1}, ascending"
+            )
+        self._model_runner.taps = Taps(layers, self.model_config.hidden_size) if layers else None
+        return self._model_runner.taps
 
     def close_thinking(self, key: str) -> None:
         """Let what a sequence thinks end with what it has by now: the closing comes next. One that is

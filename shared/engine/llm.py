@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from shared.engine.adapters import AdapterInfo
+from shared.engine.batch import Taps
 from shared.engine.engine import Engine, EngineConfig
 from shared.engine.loading.tokenizer_file import read_tokenizer_json
 from shared.engine.results import TokenOutput
@@ -27,7 +29,8 @@ class Completion:
     """`token_ids` include the id that stopped it; `text` is them decoded without special tokens.
 
     `index` counts the completions of one prompt from 0. `logprobs` has one entry per token when asked for,
-    `prompt_logprobs` one per prompt token but the first, which nothing comes before.
+    `prompt_logprobs` one per prompt token but the first, which nothing comes before. `taps` [tokens, layers,
+    hidden], bfloat16, are the states that the tokens were drawn from, where layers are tapped.
     """
 
     token_ids: tuple[int, ...]
@@ -36,6 +39,7 @@ class Completion:
     index: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    taps: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class _Run:
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    taps: list[Tensor] = dataclasses.field(default_factory=list)
     finish_reason: str | None = None
 
     @property
@@ -78,6 +83,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         n: int = 1,
         adapters: str | Sequence[str] = "",
+        tap_layers: Sequence[int] = (),
     ) -> list[Completion]:
         """Complete all prompts, batched as the engine has room; one params for all, or one each.
 
@@ -85,7 +91,8 @@ class LLM:
 
         Answers n completions for each prompt, those of the first prompt first; completion i draws with seed
         (params.seed + i) mod 2^64, and the prompt is computed once. Text needs the model's tokenizer.json
-        (NotFound without it); so does `Completion.text`, which is "" where there is none.
+        (NotFound without it); so does `Completion.text`, which is "" where there is none. `tap_layers` as
+        `Engine.tap` takes them; InvalidRequest beside grammars and scores of prompts.
         """
         if not 1 <= n <= MAX_COMPLETIONS:
             raise InvalidRequest(f"n is {n}; ask for 1 to {MAX_COMPLETIONS} completions of a prompt")
@@ -94,7 +101,14 @@ class LLM:
         runs: list[_Run] = []
         for number, (prompt, options, adapter) in enumerate(zip(prompts, each, named, strict=True)):
             runs += _runs_of(_Run(f"{number}/0", 0, self._ids(prompt), options, None, adapter), n)
-        self._complete(runs)
+        if tap_layers and any(map(_draws_otherwise, runs)):
+            raise InvalidRequest("layers are tapped where there are neither grammars nor prompt_logprobs")
+        taps = self.engine.tap(tap_layers) if tap_layers else None
+        try:
+            self._complete(runs, taps)
+        finally:
+            if tap_layers:
+                self.engine.tap(())
         return [
             Completion(
                 tuple(run.token_ids),
@@ -103,6 +117,7 @@ class LLM:
                 run.index,
                 tuple(run.logprobs),
                 tuple((run.first or run).prompt_logprobs),
+                torch.stack(run.taps) if run.taps else None,
             )
             for run in runs
         ]
@@ -126,7 +141,7 @@ class LLM:
         )
         return tuple(dict.fromkeys(ids for ids in encoded if ids))
 
-    def _complete(self, runs: Sequence[_Run]) -> None:
+    def _complete(self, runs: Sequence[_Run], taps: Taps | None) -> None:
         by_key = {run.key: run for run in runs}
         waiting = list(runs)
         try:
@@ -141,6 +156,10 @@ class LLM:
                     by_key[scores.key].prompt_logprobs += scores.logprobs
                 for output in result.outputs:
                     by_key[output.key].take(output)
+                if taps is not None:
+                    drawn_from = taps.rows[: len(result.outputs)].bfloat16()
+                    for output, row in zip(result.outputs, drawn_from, strict=True):
+                        by_key[output.key].taps.append(row)
         finally:
             for key in by_key:
                 self.engine.release(key)
@@ -181,6 +200,11 @@ class LLM:
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return "" if self.tokenizer is None else str(self.tokenizer.decode(list(token_ids)))
+
+
+def _draws_otherwise(run: _Run) -> bool:
+    """Return whether a step may draw for this one in another order than it computes rows."""
+    return run.params.grammar is not None or run.params.prompt_logprobs != NO_LOGPROBS
 
 
 def _runs_of(first: _Run, n: int) -> list[_Run]:

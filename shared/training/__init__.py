@@ -8,7 +8,8 @@ prompts         what the target is asked
 taught_rows     what it answered, in files
 draft_trainer   a step of distillation
 llama           the model in training; llama_files, its files
-loop            steps until the time is spent; optimizer, prefetch and checkpoint are its parts
+loop            steps until the time is spent; optimizer, muon, prefetch, precision and checkpoint are its
+                parts
 acceptance      how many drafted tokens are right; step_times and draft_worth, whether that pays
 model_card      the README of a draft
 difficulty      a classifier of questions, which is learned apart from all this: `penstock router train`

@@ -25,7 +25,7 @@ from shared.files.private_folder import make_private_folder
 from shared.text.tokenizer import TextTokenizer
 from shared.training.acceptance import LONGEST_DRAFT, TargetAnswer, target_answers
 from shared.training.prompts import MAX_PROMPT_TOKENS, ask_itself, read_prompts, split_held_out
-from shared.training.taught_rows import TaughtRow, answer_prompts, load_rows, save_rows
+from shared.training.taught_rows import Lessons, TaughtRow, answer_prompts, load_rows, save_rows
 
 WORK_FOLDER = ".distill"
 ANSWERING_SHARE = 0.4
@@ -74,14 +74,19 @@ class Distillation:
     """One run's target, prompts and answers, in a folder that belongs to one target and one size."""
 
     def __init__(
-        self, options: DistillOptions, target: ModelConfig, plan: str, answer_tokens: int, tell: Tell
+        self,
+        options: DistillOptions,
+        target: ModelConfig,
+        plan: str,
+        lessons: Lessons,
+        tell: Tell,
     ) -> None:
         """`plan` is what the run makes, in words that differ where sizes do."""
         self._options = options
         self._tell = tell
         self._target = target
-        self._answer_tokens = answer_tokens
-        self._most_tokens = _prompt_room(target.max_position_embeddings, answer_tokens)
+        self._lessons = lessons
+        self._most_tokens = _prompt_room(target.max_position_embeddings, lessons.answer_tokens)
         self._tokenizer = TextTokenizer.load(options.model)
         found = None if options.data is None else self._read(options.data)
         self._prompts, self._held_out = ([], []) if found is None else split_held_out(found)
@@ -104,25 +109,21 @@ class Distillation:
         spent_s, tokens = 0.0, 0
         while True:
             number = len(rounds)
-            path = self.work / f"answers-{number:05d}.safetensors"
-            if path.is_file():
-                found, seconds = load_rows(path)
-            elif spent_s < budget_s or not number:
-                began = time.monotonic()
-                found = self._answer_round(number)
-                seconds = time.monotonic() - began
-                if not found:
-                    raise InvalidRequest(
-                        "the target answers too little to learn from; give other prompts as --data"
-                    )
-                save_rows(path, found, seconds)
-            else:
-                return rounds, spent_s
+            path = self.answers_file(number)
+            if not path.is_file():
+                if number and spent_s >= budget_s:
+                    return rounds, spent_s
+                self._answer_round(number, path)
+            found, seconds = load_rows(path)
             rounds.append(found)
             spent_s += seconds
             tokens += generated_tokens(found)
             rate = generated_tokens(found) / seconds if seconds else 0.0
             self._tell(f"answers {number + 1} {spent_s:.0f}/{budget_s:.0f} s tokens {tokens} {rate:.0f}/s")
+
+    def answers_file(self, number: int) -> Path:
+        """Return where a round of answers is, or will be."""
+        return self.work / f"answers-{number:05d}.safetensors"
 
     def checks(self) -> list[tuple[str, list[list[int]]]]:
         """Return the prompts to measure with, and what they are."""
@@ -157,15 +158,19 @@ class Distillation:
             kv_blocks=PROMPTS_PER_ROUND * (longest // HASH_BLOCK_TOKENS + 2),
         )
 
-    def _answer_round(self, number: int) -> list[TaughtRow]:
+    def _answer_round(self, number: int, path: Path) -> None:
+        began = time.monotonic()
         seed = self._options.seed + number * PROMPTS_PER_ROUND
-        return answer_prompts(
+        found = answer_prompts(
             self.engine(),
             self._round_prompts(number, seed),
             self._options.temperatures,
             seed,
-            self._answer_tokens,
+            self._lessons,
         )
+        if not found:
+            raise InvalidRequest("the target answers too little to learn from; give other prompts as --data")
+        save_rows(path, found, time.monotonic() - began)
 
     def _round_prompts(self, number: int, seed: int) -> Sequence[Sequence[int]]:
         if not self._prompts:

@@ -24,7 +24,7 @@ from shared.training.loop import TrainingLoop
 from shared.training.model_card import CardFacts, MeasuredAcceptance, draft_card, pays_somewhere, verdicts
 from shared.training.optimizer import Optimizer
 from shared.training.step_times import measure_steps
-from shared.training.taught_rows import MAX_ANSWER_TOKENS, TaughtRow
+from shared.training.taught_rows import DRAFT_LESSONS, TaughtRow
 
 TIMED_PROMPT_TOKENS = 64
 
@@ -47,7 +47,7 @@ class DraftRun:
         self._tell = tell
         self._target = load_model_config(options.model)
         self._plan = plan_draft(self._target, options.layers, options.hidden)
-        self.taught = Distillation(options, self._target, repr(self._plan), MAX_ANSWER_TOKENS, tell)
+        self.taught = Distillation(options, self._target, repr(self._plan), DRAFT_LESSONS, tell)
 
     def train(self, rows: list[TaughtRow]) -> float:
         """The seconds spent, in all runs. OUT has the draft when this ends."""

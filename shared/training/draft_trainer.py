@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from shared.training.llama import Llama
 from shared.training.loop import StepFigures, TrainingLoop
 from shared.training.optimizer import Optimizer, rate_factor
+from shared.training.precision import fast_products
 from shared.training.taught_rows import TaughtRow
 
 LINES = 2
@@ -159,13 +160,13 @@ class DraftTrainer:
 def learn_batch(draft: Llama, batch: DraftBatch) -> tuple[float, float]:
     """Add the gradients of the mean divergence; it, and the share of positions with the same first choice."""
     count = len(batch.positions)
-    with torch.autocast("cpu", torch.bfloat16):
+    with fast_products():
         hidden = draft.model(batch.ids).flatten(0, 1)[batch.positions]  # [N, D]
     below = hidden.detach().requires_grad_()
     divergence, agreed = 0.0, 0.0
     for first in range(0, count, HEAD_POSITIONS):
         part = slice(first, first + HEAD_POSITIONS)
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_products():
             logits = draft.head(below[part])
         with torch.no_grad():
             losses, gradient = divergence_gradient(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from shared.training.muon import Muon
+
 MATRIX_RATE = 6e-3
 OTHER_RATE = 3e-3
 HEAD_MATRIX_RATE = 3e-3
@@ -34,9 +36,7 @@ class Optimizer:
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
         chosen = set(matrices)
         others = [parameter for parameter in model.parameters() if parameter not in chosen]
-        muon = torch.optim.Muon(
-            matrices, lr=MATRIX_RATE, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
-        )
+        muon = Muon(matrices, MATRIX_RATE, WEIGHT_DECAY)
         adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0)
         return cls(model, ((muon, MATRIX_RATE), (adam, OTHER_RATE)))
 
@@ -44,12 +44,8 @@ class Optimizer:
     def of_head(cls, head: nn.Module) -> Optimizer:
         """Muon for the hidden matrices of a draft head that learn, AdamW for the rest of what learns."""
         learned = [parameter for parameter in head.parameters() if parameter.requires_grad]
-        muon = torch.optim.Muon(
-            [parameter for parameter in learned if parameter.ndim == 2],
-            lr=HEAD_MATRIX_RATE,
-            weight_decay=HEAD_WEIGHT_DECAY,
-            adjust_lr_fn="match_rms_adamw",
-        )
+        matrices = [parameter for parameter in learned if parameter.ndim == 2]
+        muon = Muon(matrices, HEAD_MATRIX_RATE, HEAD_WEIGHT_DECAY)
         others = [parameter for parameter in learned if parameter.ndim != 2]
         adam = torch.optim.AdamW(others, lr=HEAD_OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0)
         return cls(head, ((muon, HEAD_MATRIX_RATE), (adam, HEAD_OTHER_RATE)))

@@ -18,22 +18,23 @@ from shared.training.heads.head_card import HeadFacts, MeasuredHead, head_card, 
 from shared.training.heads.head_files import read_known_ids, round_as_written, write_head
 from shared.training.heads.head_shape import plan_head
 from shared.training.heads.head_trainer import HeadTrainer, TappedBatches, TargetVocabulary
-from shared.training.heads.target_taps import TappedRows, frequent_ids, tap_rows
+from shared.training.heads.target_taps import TappedRows, frequent_ids
 from shared.training.llama_files import load_model
 from shared.training.loop import TrainingLoop
 from shared.training.optimizer import Optimizer
-from shared.training.taught_rows import TaughtRow
+from shared.training.precision import product_type
+from shared.training.taught_rows import Lessons
 
 HEAD_ANSWER_TOKENS = 256
 """Longer answers than a draft model learns from: a head learns from what is generated alone."""
 
 
 def distil_head(options: DistillOptions, tell: Tell) -> bool:
-    """Answer, tap, train and measure; return whether the head pays anywhere. Raises InvalidRequest and
+    """Answer, train and measure; return whether the head pays anywhere. Raises InvalidRequest and
     NotFound for what cannot be."""
     run = HeadRun(options, tell)
     rounds, answering_s = run.taught.answer()
-    files = run.tap(rounds)
+    files = [TappedRows(run.taught.answers_file(number)) for number in range(len(rounds))]
     head, trained_s = run.train(files)
     return run.measure(head, files, answering_s + trained_s)
 
@@ -46,19 +47,9 @@ class HeadRun:
         self._tell = tell
         self._config = load_model_config(options.model)
         self._shape = plan_head(self._config, options.layers, options.hidden)
-        self._target = load_model(options.model).to(torch.bfloat16).requires_grad_(False)
-        self.taught = Distillation(options, self._config, repr(self._shape), HEAD_ANSWER_TOKENS, tell)
-
-    def tap(self, rounds: Sequence[list[TaughtRow]]) -> list[TappedRows]:
-        """Return the target's states at its answers. To make them comes on top of the minutes of a run."""
-        found = []
-        for number, rows in enumerate(rounds):
-            path = self.taught.work / f"taps-{number:05d}.safetensors"
-            if not path.is_file():
-                tap_rows(self._target, rows, self._shape.tap_layers, path)
-                self._tell(f"states {number + 1} of {len(rounds)}")
-            found.append(TappedRows(path))
-        return found
+        self._target = load_model(options.model).to(product_type()).requires_grad_(False)
+        lessons = Lessons(HEAD_ANSWER_TOKENS, tap_layers=self._shape.tap_layers)
+        self.taught = Distillation(options, self._config, repr(self._shape), lessons, tell)
 
     def train(self, files: list[TappedRows]) -> tuple[DraftHead, float]:
         """Return the head and the seconds spent, in all runs; OUT has it here and at every checkpoint."""

@@ -24,6 +24,7 @@ from shared.training.heads.target_taps import TappedRows, TappedSegment
 from shared.training.llama import Llama
 from shared.training.loop import StepFigures, TrainingLoop
 from shared.training.optimizer import Optimizer, rate_factor
+from shared.training.precision import fast_products, product_type
 
 UNROLLED_STEPS = 4
 STEP_WEIGHT = 0.8
@@ -88,18 +89,18 @@ class TargetVocabulary:
     """The target's embedding, and what it says after its last layer about the tokens that a head knows."""
 
     def __init__(self, target: Llama, ids: Tensor) -> None:
-        self._embedding = target.model.embed_tokens.weight.detach().bfloat16()  # [V, D]
+        self._embedding = target.model.embed_tokens.weight.detach().to(product_type())  # [V, D]
         self._norm = target.model.norm
         self._known = self._embedding[ids.long()]  # [W, D]
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """[N] -> bfloat16 [N, D]."""
+        """[N] -> [N, D]."""
         return self._embedding[tokens]
 
     @torch.no_grad()
     def logits(self, last_taps: Tensor) -> Tensor:
         """[N, D] -> float32 [N, W]."""
-        return functional.linear(self._norm(last_taps.bfloat16()), self._known).float()
+        return functional.linear(self._norm(last_taps.to(self._known.dtype)), self._known).float()
 
 
 class HeadTrainer:
@@ -129,8 +130,8 @@ def learn_head_batch(head: DraftHead, teacher: TargetVocabulary, batch: HeadBatc
     right = torch.ones(len(places), dtype=torch.bool)
     figures: dict[str, float] = {}
     outs, gradients = [], []
-    with torch.autocast("cpu", torch.bfloat16):
-        state = head.first_state(batch.taps)
+    with fast_products():
+        state = head.first_state(batch.taps.to(product_type()))
         for step in range(UNROLLED_STEPS):
             left = places + step + 1 <= batch.last[places]
             places, state, right = places[left], state[left], right[left]

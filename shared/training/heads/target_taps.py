@@ -1,12 +1,4 @@
-"""The target's hidden states at its own answers, in files that are whole or absent.
-
-One file belongs to one file of rows. With M generated tokens in all its rows:
-
-    taps [M, 3, D] bfloat16: after the tapped layers, at the position before each generated token
-    tokens [M] int32: the generated tokens
-    ends [R] int64: where each row's tokens end, of the M
-    temperatures [R] float32
-"""
+"""The target's hidden states at its own answers, out of the files of `taught_rows`."""
 
 from __future__ import annotations
 
@@ -16,16 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
-from torch.nn import functional
 
 from shared.errors import InvalidRequest
-from shared.training.llama import Llama
-from shared.training.taught_rows import TaughtRow
-from shared.training.tensor_file import write_tensors
-
-ROWS_AT_ONCE = 4
+from shared.training.taught_rows import load_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +30,13 @@ class TappedRows:
     def __init__(self, path: Path) -> None:
         """Raises InvalidRequest for a file that is not whole."""
         self._path = path
-        try:
-            with safe_open(path, framework="pt") as file:
-                self.tokens = file.get_tensor("tokens").long()
-                self._ends = file.get_tensor("ends")
-                self._temperatures = file.get_tensor("temperatures").tolist()
-            self._file: Any = safe_open(path, framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise InvalidRequest(f"{path} is damaged ({error}); remove it, it is made again") from error
+        rows, _ = load_rows(path)
+        self.tokens = torch.cat([row.ids[row.prompt_tokens :] for row in rows]).long()
+        self._ends = torch.tensor([len(row.ids) - row.prompt_tokens for row in rows]).cumsum(0)
+        self._temperatures = [row.temperature for row in rows]
+        self._file: Any = safe_open(path, framework="pt")  # a class without types
+        if self._num_taps() != self.num_tokens:
+            raise InvalidRequest(f"{path} is damaged, states are missing; remove it, it is made again")
 
     @property
     def num_tokens(self) -> int:
@@ -65,39 +51,16 @@ class TappedRows:
         """Return the places of one row's tokens."""
         return range(int(self._ends[number - 1]) if number else 0, int(self._ends[number]))
 
+    def _num_taps(self) -> int:
+        names = set(self._file.keys())
+        return int(self._file.get_slice("taps").get_shape()[0]) if "taps" in names else 0
+
     def segment(self, first: int, most_tokens: int) -> TappedSegment:
         """Return up to `most_tokens` tokens from place `first` on, of the row that it is in."""
         number = int(torch.searchsorted(self._ends, first, right=True))
         end = min(first + most_tokens, int(self._ends[number]))
         taps = self._file.get_slice("taps")[first:end]
         return TappedSegment(taps, self.tokens[first:end], self._temperatures[number])
-
-
-@torch.no_grad()
-def tap_rows(target: Llama, rows: Sequence[TaughtRow], layers: Sequence[int], path: Path) -> None:
-    """Have the target read its rows, and write its states to `path`.
-
-    On CPUs a target in bfloat16 is several times as fast.
-    """
-    by_length = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
-    taken: dict[int, Tensor] = {}
-    for first in range(0, len(by_length), ROWS_AT_ONCE):
-        numbers = by_length[first : first + ROWS_AT_ONCE]
-        longest = len(rows[numbers[-1]].ids)
-        ids = torch.stack(
-            [functional.pad(rows[number].ids, (0, longest - len(rows[number].ids))) for number in numbers]
-        )
-        states = target.model.states_after(ids, layers)
-        for number, state in zip(numbers, states, strict=True):
-            row = rows[number]
-            taken[number] = state[row.prompt_tokens - 1 : len(row.ids) - 1].bfloat16()
-    tensors = {
-        "taps": torch.cat([taken[number] for number in range(len(rows))]),
-        "tokens": torch.cat([row.ids[row.prompt_tokens :] for row in rows]),
-        "ends": torch.tensor([len(row.top_ids) for row in rows]).cumsum(0),
-        "temperatures": torch.tensor([row.temperature for row in rows]),
-    }
-    write_tensors(path, tensors)
 
 
 def frequent_ids(rows: Sequence[TappedRows], count: int, vocabulary: int, special: Sequence[int]) -> Tensor:

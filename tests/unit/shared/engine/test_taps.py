@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.engine import LLM, SamplingParams
 from shared.engine.batch import Batch, Model, Span, Taps
+from shared.errors import InvalidRequest
+from shared.sampling.parameters import Grammar
 from tests.support.engine import BACKENDS, FAMILIES, make_engine, oracle, prompts, tables_in
 
 LAYERS = (0, 1, 2)
@@ -65,3 +68,39 @@ def test_invariant_5_a_row_has_the_same_taps_among_others_and_the_logits_that_it
     assert torch.equal(some_logits, logits[[6, 30, 32]])
     _, alone = forward(model, Batch(ids[39:], [Span(39, 1, own)], [0], taps=taps))
     assert torch.equal(alone, whole[39:])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@torch.inference_mode()
+def test_completions_carry_the_states_that_their_tokens_were_drawn_from(backend: str, tmp_path: Path) -> None:
+    """Of more prompts than have room at once, in chunks, some of them computed again."""
+    folder = FAMILIES["llama"](tmp_path)
+    llm = LLM(folder, threads=1, backend=backend, max_sequences=3, kv_blocks=10, max_batch_tokens=24)
+    params = [
+        SamplingParams(temperature=float(n % 2), seed=n, max_tokens=9 + n, ignore_eos=True) for n in range(5)
+    ]
+    asked = prompts(5, 97, longest=40)
+    found = llm.generate(asked, params, tap_layers=LAYERS[:2])
+    assert [answer.token_ids for answer in found] == [
+        answer.token_ids for answer in llm.generate(asked, params)
+    ]
+    for prompt, answer in zip(asked, found, strict=True):
+        text = [*prompt, *answer.token_ids]
+        states = oracle(folder)(torch.tensor([text]), output_hidden_states=True).hidden_states
+        expected = torch.stack([states[layer + 1][0, len(prompt) - 1 : -1] for layer in LAYERS[:2]], 1)
+        assert answer.taps is not None
+        torch.testing.assert_close(answer.taps.float(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_layers_are_tapped_only_where_rows_are_drawn_in_their_order(tmp_path: Path) -> None:
+    folder = FAMILIES["llama"](tmp_path)
+    llm = LLM(folder, threads=1)
+    for params in (SamplingParams(grammar=Grammar("regex", "a*")), SamplingParams(prompt_logprobs=0)):
+        with pytest.raises(InvalidRequest, match="layers are tapped where there are neither grammars nor"):
+            llm.generate([[1, 2]], params, tap_layers=(0,))
+    for layers in ((1, 0), (0, 0), (-1,), (99,)):
+        with pytest.raises(InvalidRequest, match="cannot be tapped; name some of 0 to "):
+            llm.generate([[1, 2]], tap_layers=layers)
+    with pytest.raises(InvalidRequest, match="leave drafts out"):
+        LLM(folder, threads=1, ngram_tokens=2).generate([[1, 2]], tap_layers=(0,))
+    assert llm.generate([[1, 2]])[0].taps is None

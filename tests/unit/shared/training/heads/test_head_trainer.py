@@ -14,8 +14,9 @@ from shared.training.heads.head_trainer import (
     TargetVocabulary,
     learn_head_batch,
 )
-from shared.training.heads.target_taps import TappedRows, TappedSegment, tap_rows
+from shared.training.heads.target_taps import TappedRows, TappedSegment
 from shared.training.optimizer import Optimizer
+from shared.training.taught_rows import save_rows
 from tests.unit.shared.training.heads.tiny_heads import (
     drawn_answer,
     small_head,
@@ -34,12 +35,12 @@ def _seeded() -> None:
 def tapped(tmp_path_factory: pytest.TempPathFactory) -> TappedRows:
     torch.manual_seed(0)
     target = small_target()
-    path = tmp_path_factory.mktemp("taps") / "taps.safetensors"
+    path = tmp_path_factory.mktemp("taps") / "answers.safetensors"
     rows = [
-        taught_row(drawn_answer(target, [3 + seed, 9], 90, temperature, seed))
+        taught_row(target, drawn_answer(target, [3 + seed, 9], 90, temperature, seed))
         for seed, temperature in enumerate((0.0, 1.0))
     ]
-    tap_rows(target, rows, (0, 1, 2), path)
+    save_rows(path, rows, 1.0)
     return TappedRows(path)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from shared.errors import InvalidRequest
-from shared.training.heads.target_taps import TappedRows, frequent_ids, tap_rows
+from shared.sampling.parameters import SamplingParams
+from shared.training.acceptance import TargetAnswer
+from shared.training.heads.target_taps import TappedRows, frequent_ids
 from shared.training.llama import Llama
-from shared.training.taught_rows import TOP, TaughtRow
-from tests.unit.shared.training.heads.tiny_heads import small_target
+from shared.training.taught_rows import TaughtRow, load_rows, save_rows
+from tests.unit.shared.training.heads.tiny_heads import small_target, taught_row
 
 LENGTHS = ((3, 9, 0.0), (7, 1, 0.7), (1, 5, 1.0), (4, 12, 0.0), (2, 3, 1.0))
 
@@ -23,25 +26,23 @@ def target() -> Llama:
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[TaughtRow]:
+def rows(target: Llama) -> list[TaughtRow]:
     made = []
     for prompt, count, temperature in LENGTHS:
-        top = torch.zeros(count, TOP)
-        ids = torch.randint(0, 64, (prompt + count,), dtype=torch.int32)
-        made.append(TaughtRow(ids, prompt, temperature, top.int(), top))
+        ids = tuple(torch.randint(0, 64, (prompt + count,)).tolist())
+        answer = TargetAnswer(ids[:prompt], ids[prompt:], SamplingParams(temperature=temperature))
+        made.append(taught_row(target, answer, (0, 2)))
     return made
 
 
 @pytest.fixture(scope="module")
-def path(target: Llama, rows: list[TaughtRow], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("taps") / "taps.safetensors"
-    tap_rows(target, rows, (0, 2), path)
+def path(rows: list[TaughtRow], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("taps") / "answers.safetensors"
+    save_rows(path, rows, 1.0)
     return path
 
 
-def test_a_tap_is_the_state_that_its_token_was_drawn_from(
-    target: Llama, rows: list[TaughtRow], path: Path
-) -> None:
+def test_a_tap_comes_back_with_the_token_that_was_drawn_from_it(rows: list[TaughtRow], path: Path) -> None:
     tapped = TappedRows(path)
     assert tapped.num_rows == len(rows)
     for number, row in enumerate(rows):
@@ -49,10 +50,13 @@ def test_a_tap_is_the_state_that_its_token_was_drawn_from(
         segment = tapped.segment(places.start, 1000)
         assert torch.equal(segment.tokens, row.ids[row.prompt_tokens :].long())
         assert segment.temperature == pytest.approx(row.temperature)
-        with torch.no_grad():
-            alone = target.model.states_after(row.ids[None].long(), (0, 2))[0]
-        expected = alone[row.prompt_tokens - 1 : -1]
-        torch.testing.assert_close(segment.taps.float(), expected, rtol=2e-2, atol=2e-2)
+        assert row.taps is not None
+        assert torch.equal(segment.taps, row.taps)
+
+
+def test_rows_are_loaded_without_their_taps(rows: list[TaughtRow], path: Path) -> None:
+    found, _ = load_rows(path)
+    assert [row.taps for row in found] == [None] * len(rows)
 
 
 def test_the_last_state_is_what_the_final_norm_takes(target: Llama) -> None:
@@ -84,7 +88,16 @@ def test_lower_ids_fill_up_where_too_little_was_said(path: Path) -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "taps.safetensors"
+    path = tmp_path / "answers.safetensors"
     path.write_bytes(b"nothing")
-    with pytest.raises(InvalidRequest, match=r"taps.safetensors is damaged .* remove it, it is made again"):
+    with pytest.raises(InvalidRequest, match=r"answers.safetensors is damaged .*; remove it, it is"):
+        TappedRows(path)
+
+
+def test_a_file_of_answers_without_states_is_named(rows: list[TaughtRow], tmp_path: Path) -> None:
+    path = tmp_path / "answers.safetensors"
+    save_rows(path, [replace(row, taps=None) for row in rows], 1.0)
+    with pytest.raises(
+        InvalidRequest, match=r"answers.safetensors is damaged, states are missing; remove it"
+    ):
         TappedRows(path)

@@ -10,7 +10,7 @@ from shared.training.acceptance import TargetAnswer
 from shared.training.heads.draft_head import DraftHead, start_head
 from shared.training.heads.head_shape import HeadShape
 from shared.training.llama import Llama, LlamaShape
-from shared.training.taught_rows import TOP, TaughtRow
+from shared.training.taught_rows import TaughtRow
 
 VOCABULARY = 64
 KNOWN = 40
@@ -60,9 +60,11 @@ def drawn_answer(target: Llama, prompt: list[int], count: int, temperature: floa
     return TargetAnswer(tuple(prompt), tuple(ids[len(prompt) :]), params)
 
 
-def taught_row(answer: TargetAnswer) -> TaughtRow:
+@torch.no_grad()
+def taught_row(target: Llama, answer: TargetAnswer, layers: tuple[int, ...] = (0, 1, 2)) -> TaughtRow:
     """Return the answer as a row to learn from; what else was likely is nothing that a head learns."""
-    count = len(answer.tokens)
     ids = torch.tensor([*answer.prompt, *answer.tokens], dtype=torch.int32)
-    top = torch.zeros(count, TOP)
-    return TaughtRow(ids, len(answer.prompt), answer.params.temperature, top.int(), top)
+    first = len(answer.prompt)
+    taps = target.model.states_after(ids[None].long(), layers)[0, first - 1 : -1].bfloat16()
+    nothing = torch.zeros(len(answer.tokens), 0)
+    return TaughtRow(ids, first, answer.params.temperature, nothing.int(), nothing, taps)
