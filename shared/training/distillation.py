@@ -46,7 +46,7 @@ Tell = Callable[[str], None]
 class DistillOptions:
     """`layers` and `hidden` 0: as the plan of each kind chooses. `data` None: questions that the target asks
     itself; `check` are prompts to measure with, None: those of `data` that are held back. `quantization` is
-    that in which both are to be served."""
+    that in which both are to be served. `begin_with`: a draft head that learns on, None: a new one."""
 
     model: Path
     out: Path
@@ -59,6 +59,7 @@ class DistillOptions:
     quantization: str = "none"
     threads: int = 1
     seed: int = 0
+    begin_with: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

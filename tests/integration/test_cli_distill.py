@@ -214,6 +214,52 @@ def test_a_head_is_made_of_a_targets_answers_and_learns_on(
     assert "was begun for another target, kind, size or seed" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def head(tied: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head of `tied` that has learned for a moment."""
+    out = tmp_path_factory.mktemp("begun") / "head"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(head_distillation, "HEAD_ANSWER_TOKENS", 12)
+        assert main(head_command(tied, out, data)) == 0
+    return out
+
+
+def head_command(model: Path, out: Path, data: Path, *more: str) -> list[str]:
+    options = ("--kind", "head", "--temperatures", "0", "--threads", "1", "--minutes", "0.01", *more)
+    return ["distill", "--model", str(model), "--out", str(out), "--data", str(data), *options]
+
+
+def test_a_head_that_is_named_learns_on_in_another_folder(
+    tied: Path, head: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_distillation, "HEAD_ANSWER_TOKENS", 12)
+    before = load_file(head / "model.safetensors")
+    out = tmp_path / "on"
+    assert main([*head_command(tied, out, data, "--begin-with", str(head)), "--minutes", "0"]) == 0
+    same = load_file(out / "model.safetensors")
+    assert {name: value.tolist() for name, value in same.items()} == {
+        name: value.tolist() for name, value in before.items()
+    }
+    assert main(head_command(tied, out, data, "--begin-with", str(head), "--minutes", "0.03")) == 0
+    after = load_file(out / "model.safetensors")
+    assert torch.equal(after["ids"], before["ids"])
+    assert not torch.equal(after["fuse.weight"], before["fuse.weight"])
+
+
+def test_a_head_of_another_size_or_no_head_at_all_is_not_begun_with(
+    tied: Path, head: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "on"
+    assert main(head_command(tied, out, data, "--begin-with", str(head), "--layers", "2")) == 2
+    assert f"{head} is no draft head of this target and size" in capsys.readouterr().err
+    assert main(head_command(tied, out, data, "--begin-with", str(tmp_path / "nothing"))) == 2
+    assert "has no config.json; name the directory of a draft head" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*head_command(tied, out, data, "--begin-with", str(head)), "--kind", "draft"])
+    assert "give --kind head with it, or leave it out" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_no_model_is_written_over(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = (model / "config.json").read_bytes()
     assert distill(model, model, data, 0.1) == 2

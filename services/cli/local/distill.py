@@ -68,12 +68,21 @@ def build_distill_parser() -> argparse.ArgumentParser:
         "--threads", type=_positive_count, default=usable_cores(), metavar="N", help="default: all cores"
     )
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
+    parser.add_argument(
+        "--begin-with",
+        type=Path,
+        metavar="DIR",
+        help="with --kind head: a head of this target and size, as the one that ships, which learns on",
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """0 when the draft is there and measured, 2 for bad input."""
-    args = build_distill_parser().parse_args(argv)
+    parser = build_distill_parser()
+    args = parser.parse_args(argv)
+    if args.begin_with is not None and args.kind != "head":
+        parser.error("--begin-with names a draft head; give --kind head with it, or leave it out")
     logging.configure("warning", "cli", "cli")
     # Torch takes seconds to import: only for this command, and only now.
     with interrupts_end_at_once():
@@ -94,6 +103,7 @@ def main(argv: Sequence[str]) -> int:
         quantization=args.quant,
         threads=args.threads,
         seed=args.seed,
+        begin_with=args.begin_with,
     )
     try:
         pays = make(options, lambda line: print(line, flush=True))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from shared.engine.loading.checkpoint_digest import checkpoint_digest
 from shared.engine.loading.config import load_model_config
 from shared.files.atomic_write import write_file
 from shared.training.acceptance import accept_ngrams
@@ -15,7 +16,13 @@ from shared.training.distillation import Distillation, DistillOptions, Tell
 from shared.training.heads.draft_head import DraftHead, start_head
 from shared.training.heads.head_acceptance import accept_head
 from shared.training.heads.head_card import HeadFacts, MeasuredHead, head_card, head_pays, head_verdict
-from shared.training.heads.head_files import read_known_ids, round_as_written, write_head
+from shared.training.heads.head_files import (
+    check_head,
+    read_known_ids,
+    round_as_written,
+    take_parameters,
+    write_head,
+)
 from shared.training.heads.head_shape import plan_head
 from shared.training.heads.head_trainer import HeadTrainer, TappedBatches, TargetVocabulary
 from shared.training.heads.target_taps import TappedRows, frequent_ids
@@ -47,6 +54,9 @@ class HeadRun:
         self._tell = tell
         self._config = load_model_config(options.model)
         self._shape = plan_head(self._config, options.layers, options.hidden)
+        self._begin = options.begin_with
+        if self._begin is not None:
+            check_head(self._begin, self._shape, checkpoint_digest(options.model))
         self._target = load_model(options.model).to(product_type()).requires_grad_(False)
         lessons = Lessons(HEAD_ANSWER_TOKENS, tap_layers=self._shape.tap_layers)
         self.taught = Distillation(options, self._config, repr(self._shape), lessons, tell)
@@ -56,6 +66,8 @@ class HeadRun:
         torch.manual_seed(self._options.seed)
         ids = self._known_ids(files)
         head = start_head(self._shape, ids, self._target)
+        if self._begin is not None:
+            take_parameters(head, self._begin)
         optimizer = Optimizer.of_head(head)
         work, budget_s = self.taught.work, self.taught.training_s
         progress = load_checkpoint(work, head, optimizer)
@@ -104,9 +116,9 @@ class HeadRun:
 
     def _known_ids(self, files: Sequence[TappedRows]) -> Tensor:
         """Return the tokens that the head knows, chosen once: what it has learned is about these."""
-        known = read_known_ids(self._options.out)
-        if known is not None:
-            return known
+        for folder in (self._options.out, self._begin):
+            if folder is not None and (known := read_known_ids(folder)) is not None:
+                return known
         config = self._config
         special = [
             token_id for token_id in (config.bos_token_id, *config.eos_token_ids) if token_id is not None
