@@ -30,6 +30,13 @@ FOLLOWED_ROLES: Mapping[str, tuple[str, ...]] = {
 workers also hear those with whom their work ends. To hear everybody costs each process at rest by the fleet's
 size."""
 
+
+def inner_instance(role: str, outer: str) -> str:
+    """Return the name of the instance of `role` that is in the process of the instance `outer`. Like all
+    names it begins with the role, and there is nothing behind that with a dash in it."""
+    return f"{role}-{outer.replace('-', '')}"
+
+
 _HOPS = {
     "client": "client",
     "retrieve": "retriever",

@@ -93,6 +93,12 @@ def stack_instances(state_dir: Path, option: str) -> frozenset[str]:
     return frozenset(row["id"] for row in _instances(state_dir, option))
 
 
+def stack_names(state_dir: Path, option: str) -> frozenset[str]:
+    """The instances of the stack with those in the processes of others. Raises NoStack."""
+    rows = _instances(state_dir, option)
+    return frozenset(name for row in rows for name in (row["id"], row.get("inner")) if name)
+
+
 def stack_roll(state_dir: Path, option: str) -> tuple[int | None, str, str]:
     """Return the number of the roll that the launcher follows (None: it knows of none), which instance stands
     in for others, "" for none, and why it could not be started. Raises NoStack."""

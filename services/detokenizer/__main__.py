@@ -11,29 +11,9 @@ with interrupts_end_at_once():
     if __name__ == "__main__":
         answer_arguments("detokenizer", DetokenizerConfig)
 
-    import asyncio
-
-    from services.detokenizer.actor import DetokenizerActor, GatewayLost
-    from shared.process.serve_actor import serve_actor
-    from shared.process.service import Service, run_service
-    from shared.text.model_source import resolve_model
-    from shared.text.tokenizer import TextTokenizer
-
-
-async def body(service: Service[DetokenizerConfig]) -> None:
-    config = service.config
-    source = await asyncio.to_thread(resolve_model, config.model, config.served_name)
-    tokenizer = await asyncio.to_thread(TextTokenizer.load, source.path)
-    service.announce_model(source.name, tokenizer_digest=source.tokenizer_digest())
-    actor = service.supervisor.start(lambda: DetokenizerActor(service, tokenizer))
-
-    def on_lost(role: str, instance: str, why: str) -> None:
-        if role == "gateway" and why != "suspect":  # a suspect one may come back; its leases decide
-            actor.tell_control(GatewayLost(instance))
-
-    service.fleet.on_lost(on_lost)
-    await serve_actor(service, actor)
+    from services.detokenizer.service_body import serve_detokenizer
+    from shared.process.service import run_service
 
 
 if __name__ == "__main__":
-    run_service("detokenizer", DetokenizerConfig, body)
+    run_service("detokenizer", DetokenizerConfig, serve_detokenizer)

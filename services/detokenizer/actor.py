@@ -122,12 +122,18 @@ class DetokenizerActor(ServiceActor):
             return False
         self._next_tick_s = now_s + TICK_S
         for gateway in self._sessions.gateways():
-            view = self._service.fleet.get("gateway", gateway)
-            if view is not None and not view.suspect:
+            if self._lives(gateway):
                 self._sessions.gateway_lives(gateway)
         await self._send(self._sessions.tick())
         metrics.QUEUE_DEPTH.labels(service="detokenizer").set(self._sessions.waiting_rows)
         return False
+
+    def _lives(self, gateway: str) -> bool:
+        """Return whether it is in this process, or heard of."""
+        if self.bus.is_near(inbox("gateway", gateway)):
+            return True
+        view = self._service.fleet.get("gateway", gateway)
+        return view is not None and not view.suspect
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -11,12 +11,36 @@ with interrupts_end_at_once():
     if __name__ == "__main__":
         answer_arguments("gateway", GatewayConfig)
 
+    from collections.abc import AsyncIterator
+    from contextlib import asynccontextmanager
+
     from services.gateway.gateway import Gateway
     from services.gateway.scrape_targets import SD_PATH, scrape_targets
     from shared.process.service import Service, run_service
 
 
 async def body(service: Service[GatewayConfig]) -> None:
+    """Serve; a detokenizer of its own is ready first, and ends last."""
+    async with own_detokenizer(service) as detokenizer:
+        await serve_gateway(service, detokenizer)
+
+
+@asynccontextmanager
+async def own_detokenizer(service: Service[GatewayConfig]) -> AsyncIterator[str]:
+    """Have a detokenizer in this process where the settings say so: its name, "" without one."""
+    if not service.config.own_detokenizer:
+        yield ""
+        return
+    # The one place where a service imports another: an operator wants the two in one process.
+    from services.detokenizer.config import DetokenizerConfig  # noqa: PLC0415 - nobody else needs it
+    from services.detokenizer.service_body import serve_detokenizer  # noqa: PLC0415
+    from shared.process.inner_service import inner_service  # noqa: PLC0415
+
+    async with inner_service(service, "detokenizer", DetokenizerConfig, serve_detokenizer) as inner:
+        yield inner.instance
+
+
+async def serve_gateway(service: Service[GatewayConfig], detokenizer: str) -> None:
     fleet = service.fleet
     gateway = Gateway.build(
         service.instance,
@@ -27,6 +51,7 @@ async def body(service: Service[GatewayConfig]) -> None:
         heartbeat=service.heartbeat,
         changed=service.changed,
         begin_drain=service.begin_drain,
+        own_detokenizer=detokenizer,
     )
     service.http.add_page(SD_PATH, lambda: scrape_targets([view.heartbeat for view in fleet.all()]))
     try:

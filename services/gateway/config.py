@@ -46,6 +46,11 @@ class GatewayConfig(ServiceConfig):
         False,
         help="other gateways of this user listen on the same ports; a connection is with one of them",
     )
+    own_detokenizer: bool = field_of(
+        False,
+        help="a detokenizer in the gateway's own process: no token's text goes over the bus, and the two end "
+        "together",
+    )
     http_max_connections: int = field_of(
         1024,
         help="open HTTP connections, from accept on; above it idle ones make room, and 32 more are for "

@@ -48,9 +48,11 @@ from shared.telemetry.useful_answer import UsefulMarker
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """The things that all sessions of this gateway share; `instance` is the gateway's own id."""
+    """The things that all sessions of this gateway share; `instance` is the gateway's own id, and
+    `own_detokenizer` the detokenizer in its process, "" where there is none."""
 
     instance: str
+    own_detokenizer: str
     config: GatewayConfig
     bus: Bus
     fleet: FleetView
@@ -102,7 +104,13 @@ class SessionContext:
 
     @classmethod
     def of(
-        cls, instance: str, config: GatewayConfig, bus: Bus, fleet: FleetView, tasks: Tasks
+        cls,
+        instance: str,
+        config: GatewayConfig,
+        bus: Bus,
+        fleet: FleetView,
+        tasks: Tasks,
+        own_detokenizer: str = "",
     ) -> SessionContext:
         """Raises ConfigError for a rewriter of questions, a collector, a marker or a file that cannot be
         used."""
@@ -138,6 +146,7 @@ class SessionContext:
         collector = CollectorAccess.of(config, os.environ)
         return cls(
             instance=instance,
+            own_detokenizer=own_detokenizer,
             config=config,
             bus=bus,
             fleet=fleet,

@@ -59,18 +59,20 @@ class Gateway:
         heartbeat: Callable[[], Heartbeat],
         changed: Callable[[], None],
         begin_drain: Callable[[int], None],
+        own_detokenizer: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Put the parts together; nothing listens yet.
 
         `heartbeat` says who this instance is and whether it moves, `changed` asks for one to be sent, and
-        `begin_drain` is called when an operator asks for it, with the seconds that it may take; the limits of
-        keys go by `clock`. Raises ConfigError for what cannot be used.
+        `begin_drain` is called when an operator asks for it, with the seconds that it may take;
+        `own_detokenizer` is the one in this process, "" for none; the limits of keys go by `clock`. Raises
+        ConfigError for what cannot be used.
         """
         config = fit_connections(config)
         tasks = Tasks()
         key_gate = KeyGate.of(instance, config, bus, fleet, tasks.start, clock, incarnation=incarnation)
-        context = SessionContext.of(instance, config, bus, fleet, tasks)
+        context = SessionContext.of(instance, config, bus, fleet, tasks, own_detokenizer)
         registry = SessionRegistry(
             context,
             key_gate,

@@ -77,7 +77,7 @@ def run_stack(options: StackOptions, plan: Plan) -> int:
 def _early_server(options: StackOptions) -> EarlyServer | None:
     if not forking_works():
         return None
-    return fork_early(preloaded(options.counts), server_environ(fork_server_environ()))
+    return fork_early(preloaded(options), server_environ(fork_server_environ()))
 
 
 async def _run(options: StackOptions, log: StackLog, plan: Plan, early: EarlyServer | None) -> None:

@@ -20,7 +20,7 @@ with interrupts_end_at_once():
 
     from services.launcher.model_check import ModelRefused, check_models
     from services.launcher.options import StackOptions, stack_options
-    from services.launcher.plan import instance_names
+    from services.launcher.plan import instance_names, with_inner
     from services.launcher.role_settings import settings_of, stack_problems
     from services.launcher.up_arguments import build_up_parser
     from services.launcher.virtual_names import (
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _started(options: StackOptions) -> Mapping[str, Settings]:
     """Add what is known only when a stack starts, in words."""
-    names = instance_names(options.counts)
+    names = with_inner(instance_names(options.counts), options)
     for role, settings in options.settings.items():
         own = ", ".join(name for of, name in names if of == role) or "none is started"
         told = {"instance": own}

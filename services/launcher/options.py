@@ -44,6 +44,9 @@ PLANNED_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"gateway": {"admit_wait_s":
 """Settings of a stack with a planner, where nobody has said anything: requests wait until their deadline (of
 which place_share is a half) for a model that rests, rather than for a worker that restarts."""
 
+OWN_ROLE, OWN_SETTING = "detokenizer", "own_detokenizer"
+"""The service that a gateway may have in its own process, and the setting that says so."""
+
 ADAPTER_FILE_NAME = "adapters.toml"
 """The adapter file in the state directory, where no other file is configured."""
 
@@ -93,6 +96,11 @@ class StackOptions:
     planner_settings: Path | None = None
 
     @property
+    def inner_roles(self) -> Mapping[str, str]:
+        """Return the role of the service in the process of each instance, by the role of that."""
+        return {"gateway": OWN_ROLE} if self.settings["gateway"][OWN_SETTING].value else {}
+
+    @property
     def text_roles(self) -> frozenset[str]:
         """The roles whose lines are shown as text."""
         return frozenset(role for role in ROLES if self.settings[role]["log_format"].value == "text")
@@ -132,7 +140,8 @@ def stack_options(
     options = {role: _options_of(parser, args, role, said) for role in ROLES}
     model = settings_of("decode", file, environ, {}, options["decode"])["model"].value
     draft = _draft(settings_of("speculator", file, environ, {}, options["speculator"])["model"], model)
-    counts = _counts(parser, args, draft, max(1, len(said)))
+    own = settings_of("gateway", file, environ, {}, options["gateway"])[OWN_SETTING]
+    counts = _counts(parser, args, draft, max(1, len(said)), has_own=own.value)
     fleet_key = secrets.token_hex(FLEET_KEY_BYTES)
     for_people = {"log_format": "text"} if on_terminal else {}
     settings = {
@@ -161,6 +170,11 @@ def stack_options(
     names = [model.name for model in virtual_models_of(virtual)]
     problems += naming_problems(said, served_name, gateway["default_model"], names)
     problems += virtual_model_problems(virtual, [each.served_name for each in said])
+    if own.value and len(said) > 1:
+        problems.append(
+            f"{own.source}: {OWN_SETTING} is for a stack of one model, and here are {len(said)}, each with a "
+            "detokenizer for itself; leave it out"
+        )
     return StackOptions(
         counts=counts,
         settings=settings,
@@ -257,13 +271,16 @@ def _defaults_of_models(role: str, models: Sequence[StackModel]) -> dict[str, An
 
 
 def _counts(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, draft: str, models: int
+    parser: argparse.ArgumentParser, args: argparse.Namespace, draft: str, models: int, *, has_own: bool
 ) -> dict[str, int]:
-    """Return how many instances there are in each role; each model has what is asked for."""
+    """Return how many instances there are in each role; each model has what is asked for. `has_own`: of the
+    role that gateways have in their processes there are no others, where nobody wants any."""
     counts = {}
     for role in ROLES:
         asked: int | None = getattr(args, role)
         least = 0 if role in OPTIONAL_ROLES else 1
+        if has_own and role == OWN_ROLE:
+            least, asked = 0, asked or 0
         if asked is not None and not least <= asked <= MAX_INSTANCES:
             parser.error(f"--{role} must be between {least} and {MAX_INSTANCES}")
         counts[role] = (1 if asked is None else asked) * (models if role in REQUIRED_ROLES else 1)

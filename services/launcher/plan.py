@@ -20,7 +20,7 @@ from shared.config.settings import SourceKind
 from shared.files.roll_file import stand_in_name
 from shared.messages import MAX_DRAIN_S
 from shared.process.cores import usable_cores
-from shared.roles import ENGINE_ROLES, REQUIRED_ROLES, ROLES
+from shared.roles import ENGINE_ROLES, REQUIRED_ROLES, ROLES, inner_instance
 
 OMP_VARIABLE = "OMP_NUM_THREADS"
 KEPT_FORMAT = "json"
@@ -55,19 +55,32 @@ def plan_instances(
         if not options.nats_url:
             told["nats_credentials"] = str(credentials_file(options.state_dir, instance))
         module, child = f"services.{role}", _environ(role, options, told, environ)
+        inner_role = options.inner_roles.get(role, "")
+        if inner_role:
+            child |= _environ_inside(inner_role, instance, options)
         specs.append(
-            InstanceSpec(role, instance, _command(module), child, module=module, preload=_preload(role))
+            InstanceSpec(
+                role,
+                instance,
+                _command(module),
+                child,
+                module=module,
+                preload=_preload(role, inner_role),
+                inner_role=inner_role,
+            )
         )
     return specs
 
 
-def preloaded(counts: Mapping[str, int]) -> list[str]:
+def preloaded(options: StackOptions) -> list[str]:
     """Return what the process imports that all services of a stack are forked from."""
-    return list(dict.fromkeys(_preload(role) for role, _ in instance_names(counts)))
+    roles = dict.fromkeys(role for role, _ in instance_names(options.counts))
+    modules = (_preload(role, options.inner_roles.get(role, "")) for role in roles)
+    return list(dict.fromkeys(module for each in modules for module in each))
 
 
-def _preload(role: str) -> str:
-    return f"services.{role}.__main__"
+def _preload(role: str, inner_role: str) -> tuple[str, ...]:
+    return tuple(f"services.{each}.__main__" for each in (role, inner_role) if each)
 
 
 def fork_server_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -89,6 +102,8 @@ def named_spec(spec: InstanceSpec, name: str, options: StackOptions) -> Instance
     told = {"PENSTOCK_INSTANCE": name}
     if not options.nats_url:
         told["PENSTOCK_NATS_CREDENTIALS"] = str(credentials_file(options.state_dir, name))
+    if spec.inner_role:
+        told |= _credentials_inside(spec.inner_role, name, options)
     return replace(spec, instance=name, environ={**spec.environ, **told})
 
 
@@ -108,6 +123,17 @@ def stand_in_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
 def instance_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Role and name of every instance, in the order in which they start."""
     return [(role, f"{role}-{number}") for role in ROLES for number in range(counts[role])]
+
+
+def bus_users(options: StackOptions) -> list[tuple[str, str]]:
+    """Return role and name of whoever of the stack is on its bus, or will be as it is rolled."""
+    return with_inner([*instance_names(options.counts), *stand_in_names(options.counts)], options)
+
+
+def with_inner(named: list[tuple[str, str]], options: StackOptions) -> list[tuple[str, str]]:
+    """Add those in the processes of others to role and name of instances."""
+    inside = ((options.inner_roles.get(role, ""), name) for role, name in named)
+    return [*named, *((inner, inner_instance(inner, name)) for inner, name in inside if inner)]
 
 
 def _command(module: str) -> tuple[str, ...]:
@@ -138,6 +164,22 @@ def _environ(
         child.pop(own, None)
         child[_variable(role, name, own)] = text_of_value(value)
     return child
+
+
+def _environ_inside(role: str, outer: str, options: StackOptions) -> dict[str, str]:
+    """The variables by which the service in the process of `outer` is told what the stack has set for its
+    role alone."""
+    told = _told(role, options).items()
+    own = {f"PENSTOCK_{role.upper()}_{name.upper()}": text_of_value(value) for name, value in told}
+    return own | _credentials_inside(role, outer, options)
+
+
+def _credentials_inside(role: str, outer: str, options: StackOptions) -> dict[str, str]:
+    """Two services of a process are two users of the bus."""
+    if options.nats_url:
+        return {}
+    file = credentials_file(options.state_dir, inner_instance(role, outer))
+    return {f"PENSTOCK_{role.upper()}_NATS_CREDENTIALS": str(file)}
 
 
 def _variable(role: str, name: str, own: str) -> str:

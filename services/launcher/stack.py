@@ -16,12 +16,11 @@ from services.launcher.network.own_beats import OwnBeats
 from services.launcher.network.stack_bus import StackBus
 from services.launcher.options import StackOptions
 from services.launcher.plan import (
+    bus_users,
     fork_server_environ,
-    instance_names,
     named_spec,
     plan_instances,
     planner_spec,
-    stand_in_names,
     stand_in_spec,
 )
 from services.launcher.processes.early_server import EarlyServer
@@ -147,9 +146,7 @@ class Stack:
     async def _start_bus(self) -> None:
         """Connect, to a nats-server of its own where no other one is named."""
         if not self._bus.url:
-            config = write_users(
-                self._state, [*instance_names(self._options.counts), *stand_in_names(self._options.counts)]
-            )
+            config = write_users(self._state, bus_users(self._options))
             self._bus.credentials = str(credentials_file(self._state.path, OPERATOR))
             spec, self._bus.url = nats_spec(config)
             self._nats = self._launch(spec)
@@ -164,7 +161,7 @@ class Stack:
         self._say(f"starting {len(specs)} services: {', '.join(spec.instance for spec in specs)}")
         for spec in specs:
             self._beats.follow(spec.role, spec.instance)
-        preload = dict.fromkeys(spec.preload for spec in specs if spec.preload)
+        preload = dict.fromkeys(module for spec in specs for module in spec.preload)
         if preload and forking_works():
             self._forker = Forker([*preload], fork_server_environ(), self._log, early=self._early)
             self._forking = asyncio.create_task(self._forker.run(), name="forker")
@@ -336,7 +333,8 @@ class Stack:
 
     def _start_beside(self, spec: InstanceSpec) -> tuple[Instance, asyncio.Task[None]]:
         if self._nats is not None:
-            let_in(self._state.path, spec.instance, self._nats)
+            for name in filter(None, (spec.instance, spec.inner)):
+                let_in(self._state.path, name, self._nats)
         self._beats.follow(spec.role, spec.instance)
         instance = self._launch(spec)
         self.instances.append(instance)
@@ -411,6 +409,7 @@ def _described(instance: Instance, beat: Heartbeat | None) -> RunningInstance:
         metrics=beat.metrics if beat is not None else "",
         grpc=beat.gateway.grpc if beat is not None else "",
         http=beat.gateway.http if beat is not None else "",
+        inner=instance.spec.inner,
     )
 
 

@@ -39,7 +39,8 @@ class StackRunning(Unavailable):
 @dataclass(frozen=True, slots=True)
 class RunningInstance:
     """`metrics` is HOST:PORT of its Prometheus endpoint, `grpc` and `http` of a gateway's edges ("" until the
-    process that runs has said it, and where there is none)."""
+    process that runs has said it, and where there is none). `inner` is the instance of another role in its
+    process, "" for none."""
 
     role: str
     id: str
@@ -47,6 +48,7 @@ class RunningInstance:
     metrics: str
     grpc: str = ""
     http: str = ""
+    inner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ with a Failure where somebody waits, and never reach a receiver.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 from nats import micro
@@ -21,7 +22,9 @@ from shared.bus.connection import Connection, internal
 from shared.bus.credentials import Credentials
 from shared.bus.heartbeats.repeated_beats import HeardBeats, SaidBeat
 from shared.bus.late_answers import LateAnswers
+from shared.bus.near_inboxes import NearInboxes
 from shared.bus.open_asks import OpenAsk
+from shared.bus.permissions import role_user
 from shared.bus.repeated_asks import RepeatedAsks
 from shared.bus.unknown_messages import UnknownMessages
 from shared.deadline import NO_DEADLINE_US, ClockOffsets, Deadline
@@ -117,6 +120,15 @@ class Bus:
         """`callback` runs after each reconnection; messages may have been lost before it."""
         self._connection.on_reconnect(callback)
 
+    def join(self, near: NearInboxes, role: str) -> None:
+        """Say what is for other services of this process by `near`, as an instance of `role`, and serve them
+        there what is served from now on."""
+        self._connection.join(near, role_user(role, self._sender))
+
+    def is_near(self, address: str) -> bool:
+        """Return whether `address` is served in this process."""
+        return self._connection.near is not None and self._connection.near.has(address)
+
     # ---- receiving ------------------------------------------------------------------------------
 
     async def serve(self, address: str, receive: Receive, take_raw: TakeRaw | None = None) -> None:
@@ -133,14 +145,17 @@ class Bus:
                 await refused
 
         client = self._connection.client
+        take = partial(self._deliver, receive, take_raw=take_raw)
         subscription = await client.subscribe(subject, cb=on_message)
-        client.hand_over(subscription, partial(self._deliver, receive, take_raw=take_raw))
+        client.hand_over(subscription, take)
+        if self._connection.near is not None:
+            self._connection.near.serve(address, take)
         await self._connection.flush()
         self._connection.denials.check_subscribed(subject)
 
     def _deliver(
         self, receive: Receive, subject: str, reply: str, data: bytes, take_raw: TakeRaw | None = None
-    ) -> Awaitable[None] | None:
+    ) -> Coroutine[Any, Any, None] | None:
         """Return what is to be sent: the refusal of a message that the receiver does not take, or the answer
         that was given already to an ask that has come before."""
         if reply:
@@ -261,10 +276,18 @@ class Bus:
             answer = Failure.of(answer)
         if not envelope.reply:
             return
-        if self.has_room and not self._late_answers and not BUGGIFY.takes("an answer waits for room"):
+        if self._hears_near(envelope.reply) or self._has_room_for_answers():
             await self._send_answer(envelope, answer)
         else:
             self._late_answers.add(envelope, answer)
+
+    def _has_room_for_answers(self) -> bool:
+        late = bool(self._late_answers) or not self.has_room
+        return not late and not BUGGIFY.takes("an answer waits for room")
+
+    def _hears_near(self, reply: str) -> bool:
+        """Return whether an answer waits for no socket."""
+        return self._connection.near is not None and self._connection.near.hears_answer(reply)
 
     async def _send_answer(self, envelope: Envelope, answer: Message) -> None:
         try:
@@ -325,6 +348,9 @@ class Bus:
 
     async def close(self) -> None:
         """Drain, then close; bounded."""
+        if self._connection.near is not None:
+            self._connection.near.leave()
+            self._connection.near = None
         await self._late_answers.close()
         await self._connection.close()
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import ParseResult
 
@@ -63,7 +63,7 @@ class NoTls(nats.errors.Error):
 REFUSALS = ("authorization violation", "user authentication revoked", "user authentication expired")
 """The words of a server that does not let in, or no longer."""
 
-Take = Callable[[str, str, bytes], Awaitable[None] | None]
+Take = Callable[[str, str, bytes], Coroutine[Any, Any, None] | None]
 """Takes subject, reply subject and data of a message; what it returns is waited for before the next one."""
 
 

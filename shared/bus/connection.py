@@ -27,7 +27,9 @@ from shared.bus.client import (
 )
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
+from shared.bus.near_inboxes import NearInboxes, NearSide
 from shared.bus.open_asks import OpenAsks
+from shared.bus.permissions import BusUser
 from shared.bus.refusals import Refusals
 from shared.bus.subjects import answers
 from shared.errors import InternalError, TooLarge, Unavailable
@@ -57,6 +59,8 @@ class Connection:
         self.why_lost = f"the NATS server at {self.url} closed the connection for good; its log says why"
         self.denials = Denials(name)
         self.asks = OpenAsks(self.client, self.publish)
+        self.near: NearSide | None = None
+        """The others of this process, where there are any: what is for them goes through no socket."""
         self.refusals: Refusals
         self.reconnects = 0
         self._answers = answers("")
@@ -137,11 +141,7 @@ class Connection:
         Unavailable when closed or when the buffer of a broken or stalled connection is full. (While
         connected nats-py first waits FLUSH_TIMEOUT_S for room, then lets the buffer grow.)
         """
-        if size > self.max_payload:
-            raise TooLarge(
-                f"a message of {size} bytes is over the NATS server's max_payload of {self.max_payload}: "
-                "send less at once, or raise it"
-            )
+        self._check_size(size)
         if self.client.is_closed or self.client.is_draining_pubs:
             raise Unavailable(f"the connection to NATS at {self.url} is closed")
         waiting = self.client.pending_data_size
@@ -150,11 +150,29 @@ class Connection:
                 f"NATS at {self.url} takes nothing and {waiting} bytes already wait for it; retry later"
             )
 
+    def _check_size(self, size: int) -> None:
+        if size > self.max_payload:
+            raise TooLarge(
+                f"a message of {size} bytes is over the NATS server's max_payload of {self.max_payload}: "
+                "send less at once, or raise it"
+            )
+
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
-        """Queue bytes for the socket; they leave on the next turn of the loop."""
+        """Queue bytes for the socket, or for whom they are for in this process; they leave on the next turn
+        of the loop."""
+        if self.near is not None and self.near.send(subject, data, reply):
+            return
         if not self.client.send_now(subject, data, reply):
             self.check_room(len(data))
             await self._guarded(self.client.publish(subject, data, reply=reply))
+
+    def join(self, near: NearInboxes, user: BusUser) -> None:
+        """Say what is for others of this process, and hear what they say, by `near`."""
+
+        def denied(subject: str) -> None:
+            self.denials.take(PermissionError(f'Permissions Violation for Publish to "{subject}"'))
+
+        self.near = NearSide(near, user, self.asks, check_size=self._check_size, denied=denied)
 
     async def prepare_asks(self) -> None:
         """Listen for answers: `asks` opens none before."""

@@ -75,8 +75,10 @@ class OpenAsk:
         self._wake()
 
     def take(self, answer: bytes) -> None:
-        self._answer = answer
-        self._wake()
+        """Only the first one counts."""
+        if self._answer is None:
+            self._answer = answer
+            self._wake()
 
     def nobody_listens(self) -> None:
         if self._asks.peers_return:
@@ -118,6 +120,11 @@ class OpenAsks:
         return bool(self._inbox)
 
     @property
+    def inbox(self) -> str:
+        """Return the subject below which each ask has its answer, "" before the first."""
+        return self._inbox
+
+    @property
     def peers_return(self) -> bool:
         """Return whether somebody who does not listen may only be reconnecting, as we were."""
         if not self._client.is_connected:
@@ -140,7 +147,7 @@ class OpenAsks:
             return
         self._inbox = f"{prefix}.{CHANCE.hex_digits(INBOX_BYTES)}"
         subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._on_status)
-        self._client.hand_over(subscription, self._take_answer)
+        self._client.hand_over(subscription, self.take_answer)
 
     def reconnected(self) -> None:
         """Messages may have been lost: what is open is asked again at once."""
@@ -153,16 +160,22 @@ class OpenAsks:
             if not address or ask.subject.startswith(f"{address}."):
                 ask.send_again()
 
-    def _take_answer(self, subject: str, reply: str, data: bytes) -> None:  # noqa: ARG002 - a callback
+    def take_answer(self, subject: str, reply: str, data: bytes) -> None:  # noqa: ARG002 - a callback
+        """Take what was answered at `subject`; nobody waits for a second one."""
         ask = self._of(subject)
         if ask is not None:
             ask.take(data)
 
+    def nobody_listens(self, inbox: str) -> None:
+        """Nobody hears the ask that is to be answered at `inbox`."""
+        ask = self._of(inbox)
+        if ask is not None:
+            ask.nobody_listens()
+
     async def _on_status(self, message: Msg) -> None:
         """Take what the server says itself: that has headers, which no answer of ours has."""
-        ask = self._of(message.subject)
-        if ask is not None and message.headers and message.headers.get("Status") == NO_RESPONDERS:
-            ask.nobody_listens()
+        if message.headers and message.headers.get("Status") == NO_RESPONDERS:
+            self.nobody_listens(message.subject)
 
     def _of(self, inbox: str) -> OpenAsk | None:
         """Return the ask of an inbox; None when it is answered already, or nobody waits any more."""

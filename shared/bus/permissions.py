@@ -170,6 +170,21 @@ def _heartbeat_requests(sender: str) -> list[str]:
     return [subject_of(heartbeat_request(ANY, ANY), messages.HeartbeatRequest.__name__, sender)]
 
 
+def may_publish(user: BusUser, subject: str) -> bool:
+    """Return whether a server with the permissions of `user` takes a message of it to `subject`."""
+    return any(_is_below(pattern.split("."), subject.split(".")) for pattern in user.publish)
+
+
+def _is_below(pattern: list[str], subject: list[str]) -> bool:
+    """Return whether a subject is one of those that a pattern means, by the rules of NATS."""
+    for place, word in enumerate(pattern):
+        if word == ">":
+            return len(subject) > place
+        if place >= len(subject) or word not in (ANY, subject[place]):
+            return False
+    return len(pattern) == len(subject)
+
+
 def authorization(users: Iterable[tuple[BusUser, str]]) -> str:
     """The part of a nats-server's configuration that lets in these users, each with its password, and nobody
     else."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shared.errors import NoListener
+from shared.roles import ROLES
 
 ANY = "*"
 FLEET_ALL = "penstock.fleet.*.*"
@@ -41,6 +42,12 @@ AGAIN = "+"
 
 def inbox(role: str, instance: str) -> str:
     return f"penstock.{role}.{instance}"
+
+
+def is_inbox(address: str) -> bool:
+    """Return whether an address is one instance's, rather than one that several hear."""
+    _, *place = address.split(".")
+    return len(place) == 2 and place[0] in ROLES and ANY not in place
 
 
 def fleet(role: str, instance: str) -> str:

@@ -72,7 +72,8 @@ Body = Callable[["Service[C]"], Coroutine[Any, Any, None]]
 class Service(Generic[C]):
     """One running instance. Made by `run_service`; a body gets it."""
 
-    def __init__(self, role: str, config: C, instance: str) -> None:
+    def __init__(self, role: str, config: C, instance: str, *, inside: str = "") -> None:
+        """`inside`: the role of the service in whose process this one is, "" where it has one of its own."""
         self.role = role
         self.config = config
         self.instance = instance
@@ -85,13 +86,14 @@ class Service(Generic[C]):
         self.supervisor = Supervisor()
         self.fleet = FleetView(roles=FOLLOWED_ROLES[role], places=role == "gateway")
         self.watchdog = Watchdog(self._activities, self._end_hung, limit_s=config.watchdog_s)
-        self.http = TelemetryServer(role, self._is_ready, lambda: self.watchdog.why)
+        self.http = TelemetryServer(role, self._is_ready, lambda: self.watchdog.why, inside=inside)
         self.bus: Bus
         self.credentials: Credentials | None = None
         self._heartbeats: HeartbeatPublisher | None = None
         self._resources = AsyncExitStack()
         self._on_drain: list[Callable[[], Awaitable[None]]] = []
         self._model = self._weights_digest = self._tokenizer_digest = ""
+        self._failure: Exception | None = None
         self.running = False
         """Whether the body has come to `run`; before that a drain simply ends it."""
         self.loaded_steps = 0
@@ -159,7 +161,7 @@ class Service(Generic[C]):
         """Run until the drain begins and its callbacks are done. Raises what failed the service."""
         self.running = True
         await self.supervisor.run_until(self.stopping)
-        self.check_bus()
+        self.check()
         try:
             async with asyncio.timeout(self.drain_s):
                 for callback in reversed(self._on_drain):
@@ -167,8 +169,15 @@ class Service(Generic[C]):
         except TimeoutError:
             log.warning("drain_incomplete", drain_s=self.drain_s)
 
-    def check_bus(self) -> None:
-        """Raises Unavailable where the connection to NATS is gone for good."""
+    def fail(self, error: Exception) -> None:
+        """End with this error: what this service needs has failed."""
+        self._failure = self._failure or error
+        self.stopping.set()
+
+    def check(self) -> None:
+        """Raises what has failed it, and Unavailable where the connection to NATS is gone for good."""
+        if self._failure is not None:
+            raise self._failure
         if self.bus.lost.is_set():
             raise Unavailable(self.bus.why_lost)
 
@@ -262,7 +271,7 @@ async def _main(role: str, config: C, body: Body[C]) -> int:
     _handle_signals(service)
     try:
         if await _is_opened(service):
-            await _run_body(service, body)
+            await run_body(service, body)
     except ConfigError as error:  # settings that only the model or the machine shows to be wrong
         print(f"penstock {role}: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -294,7 +303,7 @@ async def _is_opened(service: Service[C]) -> bool:
         await asyncio.gather(opening, told, return_exceptions=True)
 
 
-async def _run_body(service: Service[C], body: Body[C]) -> None:
+async def run_body(service: Service[C], body: Body[C]) -> None:
     """The body to its end. While it still loads, a signal or a failed supervisor cancels it; once it is
     in `service.run` that is where both arrive."""
     body_task = start_task(body(service), name="body")
@@ -306,7 +315,7 @@ async def _run_body(service: Service[C], body: Body[C]) -> None:
             await body_task
         else:
             await watch
-            service.check_bus()
+            service.check()
     finally:
         body_task.cancel()
         watch.cancel()

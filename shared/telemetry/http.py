@@ -41,14 +41,20 @@ class TelemetryServer:
     """Serves metrics, readiness and liveness, from a thread and a loop of its own: it answers also when the
     process's loop does not.
 
-    It shows the metrics of a `role`. At each request `stalled` is asked for the sentence that says why the
-    process is not alive ("" = it is), and `ready` for its readiness.
+    It shows the metrics of a `role`, which may be `inside` the process of another. At each request `stalled`
+    is asked for the sentence that says why the process is not alive ("" = it is), and `ready` for its
+    readiness.
     """
 
     def __init__(
-        self, role: str, ready: Callable[[], bool], stalled: Callable[[], str] = never_stalled
+        self,
+        role: str,
+        ready: Callable[[], bool],
+        stalled: Callable[[], str] = never_stalled,
+        *,
+        inside: str = "",
     ) -> None:
-        self._metrics = RoleMetrics(role)
+        self._metrics = RoleMetrics(role, inside=inside)
         metrics.BUILD_INFO.labels(version=VERSION, python=PYTHON_VERSION).set(1)
         self._pages: dict[bytes, Callable[[], str]] = {}
         self._ready = ready

@@ -5,7 +5,7 @@ Latency histograms have vLLM's bucket edges plus finer ones from 0.5 to 8 ms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import Metric
@@ -550,14 +550,21 @@ FAMILIES: Mapping[str, tuple[MetricFamily, ...]] = {
 
 class RoleMetrics(Collector):
     """The metrics that a process of `role` shows: its own families, and those of any process (memory, CPU,
-    files)."""
+    files). A service in the process of one of the role `inside` shows what that one does not: the two count
+    in the same families, and nothing is to be there twice."""
 
-    def __init__(self, role: str) -> None:
-        self._shown = {
-            described.name for family in (*COMMON, *FAMILIES[role]) for described in family.describe()
-        }
+    def __init__(self, role: str, *, inside: str = "") -> None:
+        self._shown = _names((*COMMON, *FAMILIES[role]))
+        self._is_inside = bool(inside)
+        if inside:
+            self._shown -= _names((*COMMON, *FAMILIES[inside]))
 
     def collect(self) -> Iterator[Metric]:
         for metric in REGISTRY.collect():
-            if metric.name in self._shown or not metric.name.startswith("penstock_"):
+            of_process = not metric.name.startswith("penstock_") and not self._is_inside
+            if metric.name in self._shown or of_process:
                 yield metric
+
+
+def _names(families: Iterable[MetricFamily]) -> set[str]:
+    return {described.name for family in families for described in family.describe()}

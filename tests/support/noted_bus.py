@@ -31,6 +31,7 @@ class NotedConnection:
         self.sent: list[Sent] = []
         self.has_room = True
         self.reconnects = 0
+        self.near = None
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         self.sent.append(Sent(subject, *codec.decode(payload, reply)))

@@ -18,7 +18,7 @@ from services.cli.stack_file import (
     chosen_state_dir,
     stack_address,
     stack_credentials,
-    stack_instances,
+    stack_names,
 )
 from shared.bus import Bus, Delivery
 from shared.bus.credentials import Credentials, load_credentials
@@ -175,4 +175,4 @@ def _bus_address(args: argparse.Namespace) -> BusAddress:
     state_dir = chosen_state_dir(args, NATS_URL_OPTION)
     url = stack_address(state_dir, "nats", NATS_URL_OPTION)
     credentials = load_credentials(stack_credentials(state_dir, NATS_URL_OPTION))
-    return BusAddress(url, credentials, stack_instances(state_dir, NATS_URL_OPTION), state_dir)
+    return BusAddress(url, credentials, stack_names(state_dir, NATS_URL_OPTION), state_dir)

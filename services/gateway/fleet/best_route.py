@@ -50,12 +50,13 @@ def best_route(
     most_local_tokens: int,
     rotation: int,
     by_place: PlaceRouting | None = None,
+    own_detokenizer: str = "",
 ) -> BestRoute:
     """Route `need` on the instances of `routed`, by role, that are not `shunned` as far as others are left.
 
     A prompt of at most `most_local_tokens` may be computed at the decode worker; `by_place` chooses between
-    the routes of several places, None: there is one. Raises Unavailable, which names a role without an
-    instance.
+    the routes of several places, None: there is one; `own_detokenizer` is the one in this process. Raises
+    Unavailable, which names a role without an instance.
     """
     loaded = {role: [sent_load.with_sent(view) for view in views] for role, views in routed.items()}
     fleet = {
@@ -70,7 +71,9 @@ def best_route(
         if by_place is not None:
             zone, lenders = by_place.zone, _in_regions_of(instances["prefill"], lending)
         known = KnownPrefixes(lenders, need)
-        route = choose_route(instances, need, known.cost, rotation=rotation, zone=zone)
+        route = choose_route(
+            instances, need, known.cost, rotation=rotation, zone=zone, own_detokenizer=own_detokenizer
+        )
         route = beside_shared_prefix(route, instances, need, known, sent_load.prefixes)
         route = on_shorter_path(route, instances, need, known, most_tokens=most_local_tokens)
         views, instance = instances[route.prompt_role], route.instance_of(route.prompt_role)

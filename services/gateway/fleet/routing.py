@@ -187,9 +187,11 @@ def choose_route(
     *,
     rotation: int = 0,
     zone: str = "",
+    own_detokenizer: str = "",
 ) -> RoutingDecision:
     """The cheapest instance of every role, of prefill by `prefill_cost`; equals take turns by `rotation`,
-    those of `zone` first, and of the zone in which the route is decoded.
+    those of `zone` first, and of the zone in which the route is decoded. `own_detokenizer`, which is in the
+    gateway's process, comes before all others while it has room.
 
     Raises Unavailable naming a role that has no instance.
     """
@@ -220,9 +222,17 @@ def choose_route(
     return RoutingDecision(
         decode=decode,
         prefill=cheapest_instance(prefills, _in_zone(beside, prefill_cost), rotation),
-        detokenizer=pick("detokenizer", _in_zone(beside, load_cost)),
+        detokenizer=own_detokenizer
+        if _has_place(usable("detokenizer"), own_detokenizer)
+        else pick("detokenizer", _in_zone(beside, load_cost)),
         speculator=pick("speculator", _in_zone(beside, load_cost)),
     )
+
+
+def _has_place(views: Sequence[Candidate], instance: str) -> bool:
+    """Return whether that instance is one of them and below its capacity; nobody has no name."""
+    named = (view for view in views if instance and view.heartbeat.instance == instance)
+    return any(load_cost(view)[0] < 1 for view in named)
 
 
 def _in_zone(zone: str, cost: WorkerCost) -> WorkerCost:

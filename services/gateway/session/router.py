@@ -70,6 +70,7 @@ class Router:
         self._agent_sessions = context.agent_sessions
         self._breakers = context.breakers
         self._regions = context.regions
+        self._own_detokenizer = context.own_detokenizer
         self._crash_record = scope.crash_record
         self._meter = scope.meter
         self.expected = ExpectedAnswer.of(scope, prepared)
@@ -228,6 +229,7 @@ class Router:
             most_local_tokens=self._config.local_prefill_tokens,
             rotation=self._rotation + attempt,
             by_place=self._by_place(deadline),
+            own_detokenizer=self._own_detokenizer,
         )
 
     def _by_place(self, deadline: Deadline) -> RegionRouting | None:

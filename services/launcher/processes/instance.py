@@ -16,7 +16,7 @@ from services.launcher.processes.forker import Forker, NotForked
 from services.launcher.processes.log_lines import LineSink, pump
 from shared.errors import InvalidRequest, Unavailable
 from shared.process.memory_room import memory_kills
-from shared.roles import ENGINE_ROLES
+from shared.roles import ENGINE_ROLES, inner_instance
 from shared.telemetry.log_text import log_as_text, log_object
 
 CONFIGURATION_EXIT = 2
@@ -48,7 +48,7 @@ class InstanceSpec:
 
     Lines that contain one of `hide` are not shown. `reports` False: it says nothing of itself and counts as
     ready as soon as it runs. `module`, where `command` is a Python module, can be forked from a process that
-    has imported `preload`.
+    has imported all of `preload`. `inner_role` is that of the service in its process, "" of none.
     """
 
     role: str
@@ -58,7 +58,13 @@ class InstanceSpec:
     hide: tuple[bytes, ...] = ()
     reports: bool = True
     module: str = ""
-    preload: str = ""
+    preload: tuple[str, ...] = ()
+    inner_role: str = ""
+
+    @property
+    def inner(self) -> str:
+        """Return the name of the instance in its process, "" where there is none."""
+        return inner_instance(self.inner_role, self.instance) if self.inner_role else ""
 
 
 class Instance:

@@ -16,7 +16,7 @@ from typing import Any
 
 from services.cli.fleet.fleet_watch import BusAddress
 from services.cli.launcher_process import ROOT
-from services.cli.stack_file import STACK_NAME, stack_address, stack_credentials, stack_instances, stack_pids
+from services.cli.stack_file import STACK_NAME, stack_address, stack_credentials, stack_names, stack_pids
 from shared.bus.credentials import load_credentials
 from shared.config.settings import SourceKind
 from shared.errors import Unavailable
@@ -79,7 +79,7 @@ class OwnStack:
 
     def bus(self) -> BusAddress:
         credentials = load_credentials(stack_credentials(self.state_dir, OTHER_FOLDER))
-        return BusAddress(self.address("nats"), credentials, stack_instances(self.state_dir, OTHER_FOLDER))
+        return BusAddress(self.address("nats"), credentials, stack_names(self.state_dir, OTHER_FOLDER))
 
 
 @contextlib.asynccontextmanager
