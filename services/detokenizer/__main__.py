@@ -11,9 +11,9 @@ with interrupts_end_at_once():
     if __name__ == "__main__":
         answer_arguments("detokenizer", DetokenizerConfig)
 
-    from services.detokenizer.service_body import serve_detokenizer
+    from services.detokenizer.service_body import body
     from shared.process.service import run_service
 
 
 if __name__ == "__main__":
-    run_service("detokenizer", DetokenizerConfig, serve_detokenizer)
+    run_service("detokenizer", DetokenizerConfig, body)

@@ -12,7 +12,7 @@ from shared.text.model_source import resolve_model
 from shared.text.tokenizer import TextTokenizer
 
 
-async def serve_detokenizer(service: Service[DetokenizerConfig]) -> None:
+async def body(service: Service[DetokenizerConfig]) -> None:
     """Load the tokenizer and decode until the service has drained."""
     config = service.config
     source = await asyncio.to_thread(resolve_model, config.model, config.served_name)

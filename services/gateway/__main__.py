@@ -33,10 +33,10 @@ async def own_detokenizer(service: Service[GatewayConfig]) -> AsyncIterator[str]
         return
     # The one place where a service imports another: an operator wants the two in one process.
     from services.detokenizer.config import DetokenizerConfig  # noqa: PLC0415 - nobody else needs it
-    from services.detokenizer.service_body import serve_detokenizer  # noqa: PLC0415
+    from services.detokenizer.service_body import body as detokenizer_body  # noqa: PLC0415
     from shared.process.inner_service import inner_service  # noqa: PLC0415
 
-    async with inner_service(service, "detokenizer", DetokenizerConfig, serve_detokenizer) as inner:
+    async with inner_service(service, "detokenizer", DetokenizerConfig, detokenizer_body) as inner:
         yield inner.instance
 
 

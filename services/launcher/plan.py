@@ -169,9 +169,11 @@ def _environ(
 def _environ_inside(role: str, outer: str, options: StackOptions) -> dict[str, str]:
     """The variables by which the service in the process of `outer` is told what the stack has set for its
     role alone."""
-    told = _told(role, options).items()
-    own = {f"PENSTOCK_{role.upper()}_{name.upper()}": text_of_value(value) for name, value in told}
-    return own | _credentials_inside(role, outer, options)
+    told = {}
+    for name, value in _told(role, options).items():
+        own = f"PENSTOCK_{role.upper()}_{name.upper()}"
+        told[_variable(role, name, own) if name in MODEL_SETTINGS else own] = text_of_value(value)
+    return told | _credentials_inside(role, outer, options)
 
 
 def _credentials_inside(role: str, outer: str, options: StackOptions) -> dict[str, str]:

@@ -22,7 +22,7 @@ from shared.bus.connection import Connection, internal
 from shared.bus.credentials import Credentials
 from shared.bus.heartbeats.repeated_beats import HeardBeats, SaidBeat
 from shared.bus.late_answers import LateAnswers
-from shared.bus.near_inboxes import NearInboxes
+from shared.bus.near.near_inboxes import NearInboxes
 from shared.bus.open_asks import OpenAsk
 from shared.bus.permissions import role_user
 from shared.bus.repeated_asks import RepeatedAsks

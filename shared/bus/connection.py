@@ -27,7 +27,8 @@ from shared.bus.client import (
 )
 from shared.bus.credentials import Credentials
 from shared.bus.denials import Denials
-from shared.bus.near_inboxes import NearInboxes, NearSide
+from shared.bus.near.near_inboxes import NearInboxes
+from shared.bus.near.near_side import NearSide
 from shared.bus.open_asks import OpenAsks
 from shared.bus.permissions import BusUser
 from shared.bus.refusals import Refusals

@@ -5,7 +5,7 @@
 
 The inner one is a whole instance: it has its name, its connection to the bus, its heartbeats, mailbox,
 watchdog and page of metrics, and others use it as any of its role. What it and the outer one say to each
-other goes through no socket (`shared.bus.near_inboxes`). The two begin and end together: a drain of either is
+other goes through no socket (`shared.bus.near`). The two begin and end together: a drain of either is
 one of both, the outer one first, and what fails either ends the process.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import structlog
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from shared.bus.near_inboxes import NearInboxes
+from shared.bus.near.near_inboxes import NearInboxes
 from shared.config.fields import ServiceConfig
 from shared.config.settings import load_config
 from shared.errors import InternalError

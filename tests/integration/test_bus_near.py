@@ -11,7 +11,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from shared.bus import Bus, Delivery
-from shared.bus.near_inboxes import NearInboxes
+from shared.bus.near.near_inboxes import NearInboxes
 from shared.bus.subjects import CANCEL_ALL, inbox
 from shared.deadline import Deadline
 from shared.errors import NoAnswer, NoListener, Overloaded, TooLarge

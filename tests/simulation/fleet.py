@@ -20,7 +20,7 @@ from protos.penstock.v1 import inference_pb2 as pb
 from services.decode import __main__ as decode
 from services.decode import driver as decode_driver
 from services.decode.config import DecodeConfig
-from services.detokenizer import __main__ as detokenizer
+from services.detokenizer import service_body as detokenizer
 from services.detokenizer.config import DetokenizerConfig
 from services.gateway import __main__ as gateway
 from services.gateway.config import GatewayConfig

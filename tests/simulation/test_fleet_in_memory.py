@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from services.detokenizer import __main__ as detokenizer
+from services.detokenizer import service_body as detokenizer
 from services.detokenizer.config import DetokenizerConfig
 from services.tokenizer import __main__ as tokenizer
 from services.tokenizer.config import TokenizerConfig

@@ -45,6 +45,13 @@ class Instance:
     metrics: str
     grpc: str = ""
     http: str = ""
+    inner: str = ""
+
+    @property
+    def all_of_process(self) -> list[Instance]:
+        """Return it, and the detokenizer that is in its process."""
+        inner = [Instance("detokenizer", self.inner, self.pid, "")] if self.inner else []
+        return [self, *inner]
 
 
 class Stack:
@@ -158,11 +165,15 @@ class Stack:
         found = [Instance(**row) for row in self.description["instances"]]
         return [instance for instance in found if role in (None, instance.role)]
 
+    def everybody(self) -> list[Instance]:
+        """Return also those in the processes of others."""
+        return [each for instance in self.instances() for each in instance.all_of_process]
+
     async def holdings(self) -> dict[str, list[Held]]:
         """What every instance holds; an instance that does not answer is an entry of its own."""
         bus = await self.connect("test-audit")
         try:
-            return await audit(bus, self.instances())
+            return await audit(bus, self.everybody())
         finally:
             await bus.close()
 
@@ -173,7 +184,7 @@ class Stack:
 
         async def idle() -> bool:
             nonlocal held
-            held = await audit(bus, self.instances())
+            held = await audit(bus, self.everybody())
             return not held
 
         try:

@@ -192,3 +192,10 @@ def test_the_table_on_the_page_of_metrics_names_every_family_of_a_gateway() -> N
         if not re.search(rf"\b{name_of(family)}(_total)?\b", text)
     ]
     assert missing == []
+
+
+def test_a_service_inside_the_process_of_another_shows_what_that_one_does_not() -> None:
+    shown = {name_of(family) for family in FAMILIES["detokenizer"]}
+    of_outer = {name_of(family) for family in (*COMMON, *FAMILIES["gateway"])}
+    page = {metric.name for metric in RoleMetrics("detokenizer", inside="gateway").collect()}
+    assert page == shown - of_outer == {"penstock_served_model"}

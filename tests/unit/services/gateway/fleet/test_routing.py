@@ -84,6 +84,27 @@ def chosen(views: Mapping[str, Sequence[Candidate]], need: Need, *, rotation: in
     return choose_route(views, need, known.cost, rotation=rotation)
 
 
+@pytest.mark.parametrize(
+    ("live", "views", "taken"),
+    [
+        (0, ("own", "other"), "own"),
+        (7, ("own", "other"), "own"),
+        (8, ("own", "other"), "other"),
+        (8, ("own",), "own"),
+        (0, ("other",), "other"),
+    ],
+    ids=["idle", "one place left", "full", "full and alone", "gone"],
+)
+def test_the_detokenizer_of_the_own_process_comes_first_while_it_has_room(
+    live: int, views: tuple[str, ...], taken: str
+) -> None:
+    busy = {"own": live, "other": 0}
+    detokenizers = [View(beat("detokenizer", name, live=busy[name])) for name in views]
+    seen = fleet(detokenizer=detokenizers)
+    known = KnownPrefixes(seen["prefill"], NEED)
+    assert choose_route(seen, NEED, known.cost, own_detokenizer="own").detokenizer == taken
+
+
 def test_one_instance_of_each_role_is_chosen_and_no_speculator_is_none() -> None:
     assert chosen(fleet(), NEED) == RoutingDecision("decode-0", "prefill-0", "detokenizer-0", "")
 
