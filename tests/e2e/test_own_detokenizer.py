@@ -24,8 +24,8 @@ RELEASE_TIMEOUT_S = 20.0
 
 @pytest.fixture(scope="module")
 def stack(model_dir: Path) -> Iterator[Stack]:
-    """Its gateway's own detokenizer has one place; there is another one in a process of its own."""
-    environ = {"PENSTOCK_GATEWAY_OWN_DETOKENIZER": "true", "PENSTOCK_DETOKENIZER_MAX_SESSIONS": "1"}
+    """Its gateway's own detokenizer has two places; there is another one in a process of its own."""
+    environ = {"PENSTOCK_GATEWAY_OWN_DETOKENIZER": "true", "PENSTOCK_DETOKENIZER_MAX_SESSIONS": "2"}
     with Stack(*options(model_dir, None, 1, "auto"), "--detokenizer", "1", environ=environ) as running:
         yield running
 
