@@ -75,7 +75,7 @@ class OpenAsk:
         self._wake()
 
     def take(self, answer: bytes) -> None:
-        """Only the first one counts."""
+        """Take what was answered; the first answer alone counts."""
         if self._answer is None:
             self._answer = answer
             self._wake()
@@ -167,7 +167,7 @@ class OpenAsks:
             ask.take(data)
 
     def nobody_listens(self, inbox: str) -> None:
-        """Nobody hears the ask that is to be answered at `inbox`."""
+        """Tell the ask that is to be answered at `inbox` that nobody hears it."""
         ask = self._of(inbox)
         if ask is not None:
             ask.nobody_listens()

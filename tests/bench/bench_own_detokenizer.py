@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.bench_idle import processes_of, readings_of, shown, table
-from tests.bench.bench_token_cost import rounded, stack_processes, under_load
+from tests.bench.bench_token_cost import stack_processes, under_load
 from tests.support.models import target_model
 from tests.support.stack import Stack
 
@@ -68,17 +68,19 @@ def main() -> None:
     parser.add_argument("--warm-s", type=float, default=2.0)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--idle-s", type=float, default=30.0)
+    parser.add_argument("--rest-s", type=float, default=20.0, help="how long the stacks come to rest")
     parser.add_argument("--start-s", type=float, default=240.0, help="how long a stack may take to start")
     options = parser.parse_args()
     with ExitStack() as open_stacks:
         stacks = {kind: open_stacks.enter_context(stack_of(own, options)) for kind, own in KINDS.items()}
+        time.sleep(options.rest_s)
         for kind, rows in idle_tables(stacks, options.idle_s).items():
             print(shown(kind, rows), end="\n\n", flush=True)
         rounds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
         for _ in range(options.rounds):
             for kind, stack in stacks.items():
                 rounds[kind].append(under_load(stack.grpc, stack_processes(stack), options))
-    print(json.dumps(rounded(compared(rounds)), indent=2))
+    print(json.dumps(compared(rounds), indent=2))
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

@@ -51,7 +51,7 @@ class NearInboxes:
         self._inboxes[address] = NearInbox(take, copy_context())
 
     def close(self, address: str) -> None:
-        """Whoever has asked there, and is not heard any more, is told so."""
+        """Serve it no more; whoever has asked there, and is not heard any more, is told so."""
         self._inboxes.pop(address).is_open = False
 
     def inbox(self, address: str) -> NearInbox | None:

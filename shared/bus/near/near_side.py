@@ -13,7 +13,7 @@ from shared.bus.subjects import Claim, is_inbox
 
 
 class NearSide:
-    """What one service of a process says to the others, as the user that it is to a server.
+    """The voice of one service among the others of its process: it may say what its user may.
 
     `check_size` raises TooLarge for more bytes than a server would take; `denied` hears of what may not be
     said.
@@ -35,7 +35,7 @@ class NearSide:
         self._denied = denied
         self._served: list[str] = []
         self._permitted: dict[str, bool] = {}
-        """By subject, which says receiver, message and sender: there are few of a process's own."""
+        """The decisions by subject, which says receiver, message and sender: a process has few of its own."""
         near.join(asks)
 
     def serve(self, address: str, take: Take) -> None:
