@@ -130,6 +130,7 @@ async def test_it_decodes_for_the_gateway_beside_it_and_is_a_whole_instance(
     assert isinstance(text, Text)
     assert (text.texts, text.finish) == (("a text",), ("length",))
     assert outer.inner.instance == INNER
+    assert outer.inner.bus.is_near(inbox("gateway", GATEWAY))  # whose lease needs no heartbeat
     assert outer.inner.http.address not in ("", outer.service.http.address)
     assert outer.inner.heartbeat().pid == outer.service.heartbeat().pid
 
