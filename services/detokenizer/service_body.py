@@ -6,6 +6,7 @@ import asyncio
 
 from services.detokenizer.actor import DetokenizerActor, GatewayLost
 from services.detokenizer.config import DetokenizerConfig
+from shared.bus.subjects import inbox
 from shared.process.serve_actor import serve_actor
 from shared.process.service import Service
 from shared.text.model_source import resolve_model
@@ -21,7 +22,8 @@ async def body(service: Service[DetokenizerConfig]) -> None:
     actor = service.supervisor.start(lambda: DetokenizerActor(service, tokenizer))
 
     def on_lost(role: str, instance: str, why: str) -> None:
-        if role == "gateway" and why != "suspect":  # a suspect one may come back; its leases decide
+        # A suspect one may come back, and its leases decide; one in this process lives as long as we do.
+        if role == "gateway" and why != "suspect" and not service.bus.is_near(inbox(role, instance)):
             actor.tell_control(GatewayLost(instance))
 
     service.fleet.on_lost(on_lost)

@@ -31,6 +31,9 @@ from shared.tasks import cancel_until_done, start_task
 
 log = structlog.get_logger()
 
+CLOSE_TIMEOUT_S = 8.0
+"""The longest time in which an inner service closes all that it has, once its process ends."""
+
 C = TypeVar("C", bound=ServiceConfig)
 
 
@@ -107,6 +110,8 @@ async def inner_service(
         outer.on_drain(lambda: inner.finish(life))
         yield inner
     finally:
+        life.cancel()  # once: what it holds is given back in order
+        await asyncio.wait([life], timeout=CLOSE_TIMEOUT_S)
         await cancel_until_done(life)
 
 

@@ -20,7 +20,7 @@ from shared.bus.subjects import inbox
 from shared.config.fields import ConfigError, ServiceConfig
 from shared.deadline import Deadline
 from shared.errors import Unavailable
-from shared.messages import Accepted, Cancel, CancelAck, Message, Open, Text, Tokens, pack_ids
+from shared.messages import Accepted, Cancel, CancelAck, Lost, Message, Open, Text, Tokens, pack_ids
 from shared.process.inner_service import InnerService, inner_service
 from shared.process.service import Service
 from shared.text.tokenizer import TextTokenizer
@@ -153,6 +153,17 @@ async def test_what_fails_it_ends_the_gateway(world: World) -> None:
     world.outer.inner.bus.lost.set()
     with pytest.raises(Unavailable, match="for good"):
         await world.life
+
+
+async def test_what_fails_the_gateway_lets_it_give_all_back_in_order(world: World) -> None:
+    outer = world.outer
+    assert await outer.ask(opened()) == Accepted()
+    outer.service.fail(Unavailable("the gateway is broken"))
+    with pytest.raises(Unavailable, match="is broken"):
+        await world.life
+    (lost,) = outer.got
+    assert isinstance(lost, Lost)
+    assert "open the request elsewhere" in lost.message
 
 
 async def test_what_keeps_it_from_being_ready_is_what_the_gateway_says(

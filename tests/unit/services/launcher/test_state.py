@@ -39,6 +39,7 @@ def test_stack_json_has_exactly_the_documented_shape(tmp_path: Path) -> None:
                 "metrics": "h:4",
                 "grpc": "h:5",
                 "http": "h:6",
+                "inner": "",
             }
         ],
         "adapter_file": "/state/adapters.toml",
