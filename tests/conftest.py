@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Container, Iterable, Iterator
 from typing import Any
 
 # Tests share the cores by running beside each other, and their models are too small for threads. To be said
@@ -47,6 +47,7 @@ import tests.support.root_logs  # noqa: F401 - what they do by being imported
 from shared.bus.nats_server import NatsServer
 from tests.support.forked_workers import fork_workers
 from tests.support.lent_nats import LentNats
+from tests.support.short_reports import shorten_reports
 
 # What is imported and collected stays: walking over it again and again takes a seventh of that time.
 gc.disable()
@@ -123,6 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Stacks of one worker's tests are found by its commands alone.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     os.environ["XDG_STATE_HOME"] = f"{os.environ['XDG_CACHE_HOME']}/{worker}"
+    shorten_reports(config)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -142,11 +144,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort shuffled modules: rows of processes, folder by folder, then what takes long, then the rest."""
     if config.getoption("brief"):
+        thorough = [(item, kept) for item in items if (kept := kept_parameters(item)) is not None]
+        left_out = [item for item, kept in thorough if not is_kept(item, kept)]
         if not any("::" in argument for argument in config.args):
-            check_kept(items)
-        left_out = [item for item in items if is_thorough(item)]
+            check_kept(thorough, left_out)
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not is_thorough(item)]
+        gone = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in gone]
     starts = [*(start for start, _ in ROWS), *LONG]
 
     def turn(item: pytest.Item) -> int:
@@ -154,12 +158,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((number for number, start in enumerate(starts) if name.startswith(start)), len(starts))
 
     items.sort(key=turn)
-
-
-def is_thorough(item: pytest.Item) -> bool:
-    parameters = getattr(item, "callspec", None)
-    kept = kept_parameters(item)
-    return kept is not None and (parameters is None or parameters.id not in kept)
 
 
 def kept_parameters(item: pytest.Item) -> list[str] | None:
@@ -170,10 +168,16 @@ def kept_parameters(item: pytest.Item) -> list[str] | None:
     return [name.strip() for name in mark.kwargs.get("but", "").split("|") if name]
 
 
-def check_kept(items: list[pytest.Item]) -> None:
+def is_kept(item: pytest.Item, kept: Container[str]) -> bool:
+    parameters = getattr(item, "callspec", None)
+    return parameters is not None and parameters.id in kept
+
+
+def check_kept(thorough: Iterable[tuple[pytest.Item, list[str]]], left_out: Iterable[pytest.Item]) -> None:
     """Refuse a mark that keeps parameters by names that none has any more."""
-    wrong = {item.nodeid.partition("[")[0] for item in items if kept_parameters(item)}
-    wrong -= {item.nodeid.partition("[")[0] for item in items if not is_thorough(item)}
+    gone = set(map(id, left_out))
+    wrong = {item.nodeid.partition("[")[0] for item, kept in thorough if kept}
+    wrong -= {item.nodeid.partition("[")[0] for item, _ in thorough if id(item) not in gone}
     if wrong:
         raise pytest.UsageError(f"thorough(but=...) names no parameter of {', '.join(sorted(wrong))}")
 
