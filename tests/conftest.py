@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Container, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Container, Iterable, Iterator
 from typing import Any
 
 # Tests share the cores by running beside each other, and their models are too small for threads. To be said
@@ -173,7 +173,7 @@ def is_kept(item: pytest.Item, kept: Container[str]) -> bool:
     return parameters is not None and parameters.id in kept
 
 
-def check_kept(thorough: Iterable[tuple[pytest.Item, list[str]]], left_out: Iterable[pytest.Item]) -> None:
+def check_kept(thorough: Collection[tuple[pytest.Item, list[str]]], left_out: Iterable[pytest.Item]) -> None:
     """Refuse a mark that keeps parameters by names that none has any more."""
     gone = set(map(id, left_out))
     wrong = {item.nodeid.partition("[")[0] for item, kept in thorough if kept}

@@ -23,6 +23,7 @@ import pytest
 from execnet import gateway_io
 from execnet.gateway_base import ExecModel, Popen2IO, get_execmodel
 from execnet.xspec import XSpec
+from hypothesis.internal.conjecture.providers import _get_local_constants
 
 
 class ForkedWorker(Popen2IO):
@@ -55,6 +56,7 @@ def fork_workers(config: pytest.Config, count: int) -> None:
     from tests.support.ready_programs import PROGRAMS  # noqa: PLC0415 - hooks of the programs come behind pytest's
 
     import_tests([*PROGRAMS, *names_of_tests(config.rootpath, places)])
+    _get_local_constants()  # which hypothesis draws from: each worker would read all modules for them
     gc.freeze()
     workers: list[ForkedWorker] = []
     for _ in range(count):

@@ -85,8 +85,8 @@ def test_who_lists_them_is_told_of_all(options: dict[str, Any], all_told: bool) 
 
 
 def report(**said: Any) -> pytest.TestReport:
-    usual = {"nodeid": "a", "location": ("a", 1, "a"), "keywords": {}, "outcome": "passed", "longrepr": None}
-    return pytest.TestReport(**{**usual, "when": "teardown", **said})
+    usual: dict[str, Any] = {"nodeid": "a", "location": ("a", 1, "a"), "keywords": {}, "longrepr": None}
+    return pytest.TestReport(**{**usual, "outcome": "passed", "when": "teardown", **said})
 
 
 @pytest.mark.parametrize(
