@@ -70,9 +70,8 @@ def transformers_model(header: GgufHeader) -> PreTrainedModel:
     }
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(**CONFIG))
-    model = model.to_empty(device="cpu")
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # its buffer is no weight
-    model.load_state_dict(checkpoint_tensors(CONFIG, held), strict=False)
+    model.load_state_dict(checkpoint_tensors(CONFIG, held), strict=False, assign=True)
     model.tie_weights()
     model.train(False)
     return model
