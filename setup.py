@@ -46,6 +46,9 @@ NAMESPACE = "-Dpenstock=penstock{}"
 # GCC takes vectors that loops write for unwritten ones, and tells how it hands over structures with vectors.
 WARNINGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
 
+# Python's own sources need -fwrapv and hand it on; here it costs 4 to 9 % of a product, and nothing wraps.
+NO_WRAPPING = "-fno-wrapv"
+
 CODEC = "shared/http2/codec"
 ROWS = "services/gateway/rows/native"
 
@@ -107,7 +110,7 @@ def extensions(platform, names):
             sorted(glob(f"{KERNELS}/*.cpp")),
             depends=["setup.py", *sorted(glob(f"{KERNELS}/*.h"))],
             extra_compile_args=[
-                *("-O3", "-g0", "-std=c++20", *flags, "-fopenmp", *WARNINGS),
+                *("-O3", "-g0", "-std=c++20", NO_WRAPPING, *flags, "-fopenmp", *WARNINGS),
                 NAMESPACE.format(name.removeprefix("_kernels")),
             ],
             extra_link_args=["-fopenmp", "-Wl,-z,defs"],
