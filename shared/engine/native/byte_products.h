@@ -7,7 +7,7 @@
 namespace penstock {
 
 // Rows whose high and low sums have room in registers beside each other.
-constexpr int MAX_ROWS_AT_ONCE = WHOLE_VECTORS ? 4 : 2;
+constexpr int MAX_ROWS_AT_ONCE = WHOLE_VECTORS ? 3 : 2;
 
 inline __m512i four_of(const int8_t* row_codes) {
   int quad;
@@ -20,9 +20,10 @@ template <int R, bool HIGH, bool LOW>
 inline void add_nibbles(const int8_t* high, const int8_t* low, long stride, const uint8_t* codes, int group,
                         int first, Sums (&highs)[R][2], Sums (&lows)[R][2]) {
   const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
-  for (int k = 0; k < group; k += SHARED_BLOCK) {
-    const uint8_t* block = codes + k * 16 + first * 64;
-    if constexpr (HIGH) fetch_ahead(codes + k * 16, 4);
+  const uint8_t* const end = codes + group * 16;
+  for (; codes < end; codes += SHARED_BLOCK * 16, high += SHARED_BLOCK, low += SHARED_BLOCK / 2) {
+    const uint8_t* block = codes + first * 64;
+    if constexpr (HIGH) fetch_ahead(codes, 4);
 #pragma GCC unroll 2
     for (int quad = 0; quad < 8; quad += DOT_WIDTH) {
       __m512i b[VECTORS_AT_ONCE];
@@ -38,8 +39,8 @@ inline void add_nibbles(const int8_t* high, const int8_t* low, long stride, cons
         }
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-          const __m512i one = four_of(high + r * stride + k + quad);
-          const __m512i other = four_of(high + r * stride + k + 8 + quad);
+          const __m512i one = four_of(high + r * stride + quad);
+          const __m512i other = four_of(high + r * stride + 8 + quad);
 #pragma GCC unroll 2
           for (int each = 0; each < VECTORS_AT_ONCE; ++each)
             highs[r][first + each] =
@@ -49,7 +50,7 @@ inline void add_nibbles(const int8_t* high, const int8_t* low, long stride, cons
       if constexpr (LOW) {
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-          const __m512i shared = four_of(low + r * stride + k / 2 + quad);
+          const __m512i shared = four_of(low + r * stride + quad);
 #pragma GCC unroll 2
           for (int each = 0; each < VECTORS_AT_ONCE; ++each)
             lows[r][first + each] = add_products(lows[r][first + each], b[each], shared);

@@ -46,7 +46,18 @@ class Quotients {
   alignas(64) float divisor_[LANES], inverse_[LANES];
 };
 
+// A vector of a row of which `left` numbers are left; of a WHOLE one there are as many as groups have room
+// for.
+template <bool WHOLE>
+inline __m512 row_vector(const float* row, [[maybe_unused]] int left) {
+  if constexpr (WHOLE)
+    return _mm512_loadu_ps(row);
+  else
+    return _mm512_maskz_loadu_ps(first_lanes(left), row);
+}
+
 // The largest |value| of each of `num` groups.
+template <bool WHOLE>
 inline __m512 largest_of_groups(const float* row, int in, int group, int num) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   __m512 parts[LANES];
@@ -54,7 +65,7 @@ inline __m512 largest_of_groups(const float* row, int in, int group, int num) {
     __m512i most = _mm512_setzero_si512();
     for (int k = 0; k < group; k += LANES)
       most = _mm512_max_epi32(
-          most, _mm512_and_si512(_mm512_maskz_loadu_epi32(first_lanes(in - k), row + k), magnitude));
+          most, _mm512_and_si512(_mm512_castps_si512(row_vector<WHOLE>(row + k, in - k)), magnitude));
     parts[g] = _mm512_castsi512_ps(most);
   }
   for (int g = num; g < LANES; ++g) parts[g] = _mm512_setzero_ps();
@@ -121,15 +132,15 @@ class RoundedBlocks {
   __m128i high_, shared_high_;
 };
 
-// fp32 [in] -> groups of `group` columns, a multiple of ROUNDED_COLUMNS.
-inline void round_nibble_row(const float* row, int in, int group, int groups, NibbleRow to) {
+template <bool WHOLE>
+inline void round_nibble_groups(const float* row, int in, int group, int groups, NibbleRow to) {
   for (int first = 0; first < groups; first += ROUNDED_GROUPS) {
     const int num = std::min(ROUNDED_GROUPS, groups - first);
     const __mmask16 lanes = first_lanes(num);
     const float* values = row + static_cast<long>(first) * group;
     const int left = in - first * group;
     const __m512 units =
-        _mm512_div_ps(largest_of_groups(values, left, group, num), _mm512_set1_ps(SHARED_STEPS));
+        _mm512_div_ps(largest_of_groups<WHOLE>(values, left, group, num), _mm512_set1_ps(SHARED_STEPS));
     const __m512 one = _mm512_set1_ps(1.0f);
     const Quotients quotients(
         _mm512_mask_mov_ps(one, _mm512_cmp_ps_mask(units, _mm512_setzero_ps(), _CMP_GT_OQ), units));
@@ -137,8 +148,8 @@ inline void round_nibble_row(const float* row, int in, int group, int groups, Ni
     for (int g = 0; g < num; ++g) {
       __m512i sum = _mm512_setzero_si512();
       for (int k = g * group; k < (g + 1) * group; k += ROUNDED_COLUMNS) {
-        const __m512 before = _mm512_maskz_loadu_ps(first_lanes(left - k), values + k);
-        const __m512 after = _mm512_maskz_loadu_ps(first_lanes(left - k - LANES), values + k + LANES);
+        const __m512 before = row_vector<WHOLE>(values + k, left - k);
+        const __m512 after = row_vector<WHOLE>(values + k + LANES, left - k - LANES);
         const RoundedBlocks rounded(quotients.of(_mm512_shuffle_f32x4(before, after, 0x44), g),
                                     quotients.of(_mm512_shuffle_f32x4(before, after, 0xee), g));
         sum = _mm512_add_epi32(sum, rounded.sum());
@@ -161,6 +172,14 @@ inline void round_nibble_row(const float* row, int in, int group, int groups, Ni
     _mm512_mask_storeu_ps(offsets + LANES, first_lanes(2 * num - LANES),
                           _mm512_permutex2var_ps(plain, _mm512_add_epi32(low, _mm512_set1_epi32(8)), scaled));
   }
+}
+
+// fp32 [in] -> groups of `group` columns, a multiple of ROUNDED_COLUMNS.
+inline void round_nibble_row(const float* row, int in, int group, int groups, NibbleRow to) {
+  if (in == groups * group)
+    round_nibble_groups<true>(row, in, group, groups, to);
+  else
+    round_nibble_groups<false>(row, in, group, groups, to);
 }
 
 }  // namespace penstock

@@ -31,13 +31,18 @@ void multiply_nibble_superblocks(const QuantizedRows& rows, const uint8_t* block
       for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = Sums{};
       add_group<R, Kind::INT4, false>(rows, (first + g) * NIBBLE_GROUP, codes, NIBBLE_GROUP, sum);
 #pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        const __m512 step = floats(factors.steps[g], half);
+      for (int first_half = 0; first_half < 2; first_half += VECTORS_AT_ONCE) {
+        const __m512 steps[] = {floats(factors.steps[g], first_half),
+                                floats(factors.steps[g], first_half + VECTORS_AT_ONCE - 1)};
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-          const __m512 factor = _mm512_mul_ps(step, _mm512_set1_ps(rows.scales[r * rows.groups + first + g]));
-          scaled[r][half] =
-              _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)sum[r][half]), factor, scaled[r][half]);
+          const __m512 row_scale = _mm512_set1_ps(rows.scales[r * rows.groups + first + g]);
+#pragma GCC unroll 2
+          for (int each = 0; each < VECTORS_AT_ONCE; ++each) {
+            __m512& at = scaled[r][first_half + each];
+            at = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)sum[r][first_half + each]),
+                                 _mm512_mul_ps(steps[each], row_scale), at);
+          }
         }
       }
     }
