@@ -100,11 +100,7 @@ int penstock_multiply(const void* linear, const float* rows, int count, int thre
     for (int row = 0; row < count; ++row)
       matrix.prepare(rows + static_cast<long>(row) * matrix.in(), input, row);
     Team team(threads);
-    matrix.apply(input, count, team, [&](int row, int panel, __m512 low, __m512 high) {
-      float* place = out + static_cast<long>(row) * matrix.width() + panel * PANEL;
-      _mm512_storeu_ps(place, low);
-      _mm512_storeu_ps(place + LANES, high);
-    });
+    matrix.apply(input, count, team, OutputRows{out, matrix.width()});
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;

@@ -7,6 +7,7 @@
 #include "code_storage.h"
 #include "matrix_unit.h"
 #include "memory.h"
+#include "outputs.h"
 #include "superblock_rows.h"
 #include "thread_pool.h"
 #include "tile.h"
@@ -129,7 +130,7 @@ class Linear {
   // Column `index` of the weights' transpose, as fp32 [in]: how a tied embedding is looked up.
   void column(int index, float* row) const;
 
-  // rows @ W.T + bias: the team calls put(row, panel, lo, hi) with 2 x 16 columns.
+  // rows @ W.T + bias: the team calls put(row, panel, lo, hi) with 2 x 16 columns (outputs.h).
   template <class Put>
   void apply(const Rows& rows, int count, Team& team, Put&& put) const {
     apply(rows, count, team, [](int, int, int, float*) {}, put, [] {});
@@ -157,6 +158,7 @@ class Linear {
         const int row = item / panels_ * block, panel = item % panels_, height = std::min(block, count - row);
         const StoredCodes codes = codes_of(panel, on_unit || height > tile_rows);
         for_each_tile(height, tile_rows, [&](int at, int num) {
+          fetch_places(put, row + at, num, panel);
           multiply_tile(on_unit ? &tiles : nullptr, rows, row + at, num, panel, codes, tile);
           adapt(row + at, num, panel, tile);
           for (int r = 0; r < num; ++r)

@@ -48,7 +48,13 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
     else
       _mm512_storeu_ps(inner_.data() + static_cast<long>(row) * inner_width_ + panel * LANES, value);
   };
-  gate_up.apply(in, count, team, adapt_gate_up, activate, [] {});
+  const auto activated_place = [&](int row, int panel) -> const void* {
+    const int column = panel * LANES;
+    if (down.kind() == Kind::BF16) return down_in.row<bf16>(row) + column;
+    if (down.kind() == Kind::F32) return down_in.row<float>(row) + column;
+    return inner_.data() + static_cast<long>(row) * inner_width_ + column;
+  };
+  gate_up.apply(in, count, team, adapt_gate_up, Placed{activate, activated_place}, [] {});
   if (down.quantized())
     team.share(count, rows_per_claim(inner_width_), [&](int first, int last, int) {
       for (int row = first; row < last; ++row) {
@@ -58,8 +64,11 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
       }
     });
   sum_ranks(index, Adapted::DOWN, down, down_in, team);
+  const auto projected_place = [&](int row, int panel) {
+    return projected(targets == nullptr ? row : targets[row]) + panel * PANEL;
+  };
   const auto project = [&](int row, int panel, __m512 low, __m512 high) {
-    float* out = projected(targets == nullptr ? row : targets[row]) + panel * PANEL;
+    float* out = projected_place(row, panel);
     if (targets != nullptr) {
       const __m512 share = _mm512_set1_ps(shares[row]);
       low = _mm512_fmadd_ps(low, share, _mm512_loadu_ps(out));
@@ -71,7 +80,7 @@ void Model::run_mlp(const Linear& gate_up, const Linear& down, int index, const 
     _mm512_storeu_ps(out, low);
     _mm512_storeu_ps(out + LANES, high);
   };
-  down.apply(down_in, count, team, adapt_down, project, [] {});
+  down.apply(down_in, count, team, adapt_down, Placed{project, projected_place}, [] {});
 }
 
 // Room for the choices of `rows` rows, made before a team runs: in it nothing may fail.

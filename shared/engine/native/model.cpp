@@ -156,12 +156,7 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
     shape.qkv->apply(
         *layer.qkv_in, rows, team,
         [&](int row, int num, int panel, float* tile) { adapt(index, Adapted::QKV, row, num, panel, tile); },
-        [&](int row, int panel, __m512 low, __m512 high) {
-          float* out = qkv_.data() + static_cast<long>(row) * qkv_width_ + panel * PANEL;
-          _mm512_storeu_ps(out, low);
-          _mm512_storeu_ps(out + LANES, high);
-        },
-        [&] { fetch_kv(layer, view); });
+        OutputRows{qkv_.data(), qkv_width_}, [&] { fetch_kv(layer, view); });
     team.share(rows, rows_per_claim(qkv_width_), [&](int first, int end, int) {
       for (int row = first; row < end; ++row) rotate_and_store(layer, row);
     });
@@ -184,11 +179,7 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
         [&](int row, int num, int panel, float* tile) {
           adapt(index, Adapted::OUTPUT, row, num, panel, tile);
         },
-        [&](int row, int panel, __m512 low, __m512 high) {
-          _mm512_storeu_ps(projected(row) + panel * PANEL, low);
-          _mm512_storeu_ps(projected(row) + panel * PANEL + LANES, high);
-        },
-        [] {});
+        OutputRows{projected_.data(), width_}, [] {});
     team.share(rows, claim, [&](int first, int end, int rank) {
       for (int row = first; row < end; ++row) {
         if (!shape_.shared_norm) add_projected(row, shape.attention_out_norm, rank);
@@ -223,7 +214,10 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
       shape_.head->prepare(normalized(hidden(computed(logit)), shape_.final_norm, rank), *head_in_, logit);
     }
   });
-  shape_.head->apply(*head_in_, batch.logit_rows, team, [&](int row, int panel, __m512 low, __m512 high) {
+  const auto logits_of = [&](int row, int panel) {
+    return logits + static_cast<long>(row) * shape_.vocab + panel * PANEL;
+  };
+  const auto put = [&](int row, int panel, __m512 low, __m512 high) {
     if (shape_.logit_scale != 1.0f) {
       low = _mm512_mul_ps(low, _mm512_set1_ps(shape_.logit_scale));
       high = _mm512_mul_ps(high, _mm512_set1_ps(shape_.logit_scale));
@@ -232,11 +226,12 @@ void Model::compute(const BatchShape& batch, float* logits, Team& team) {
       low = soft_cap(low, shape_.logit_soft_cap);
       high = soft_cap(high, shape_.logit_soft_cap);
     }
-    float* out = logits + static_cast<long>(row) * shape_.vocab + panel * PANEL;
+    float* out = logits_of(row, panel);
     const int left = shape_.vocab - panel * PANEL;
     _mm512_mask_storeu_ps(out, first_lanes(left), low);
     _mm512_mask_storeu_ps(out + LANES, first_lanes(left - LANES), high);
-  });
+  };
+  shape_.head->apply(*head_in_, batch.logit_rows, team, Placed{put, logits_of});
 }
 
 // Where the residual stream after `layer` goes for the row of a logit; null: nobody wants it.
