@@ -9,6 +9,8 @@
 namespace penstock {
 namespace {
 
+constexpr int LEAST_ONE_ZERO_ROWS = 4;
+
 template <int R, class E>
 void multiply_dense(const E* rows, long stride, const E* panel, int k, float* tile) {
   Accumulators<R> acc;
@@ -113,6 +115,9 @@ void Linear::multiply_codes([[maybe_unused]] matrix_unit::Tiles* unit, const Row
                        : matrix_unit::multiply_nibbles<false>(*unit, wide, weights, group_, num, tile);
   }
 #endif
+  // Of few rows a panel's zeros would be read for little.
+  const bool one_zero = num >= LEAST_ONE_ZERO_ROWS && !with_minima && codes.storage == Storage::BYTES &&
+                        has_one_zero(weights.zeros, rows.groups);
   const auto run = [&]<Kind KIND, bool MINIMA>() {
 #ifdef __AVX512BF16__
     if (unit != nullptr)
@@ -125,6 +130,9 @@ void Linear::multiply_codes([[maybe_unused]] matrix_unit::Tiles* unit, const Row
         if (codes.storage == Storage::LEVELS)
           return multiply_quantized<R, KIND, MINIMA, Storage::LEVELS>(input, weights, group_, tile);
       }
+      if constexpr (!MINIMA)
+        if (one_zero)
+          return multiply_quantized<R, KIND, MINIMA, Storage::BYTES, true>(input, weights, group_, tile);
       multiply_quantized<R, KIND, MINIMA>(input, weights, group_, tile);
     });
   };

@@ -65,14 +65,19 @@ struct GroupScales {
   }
 
   __m512 add(__m512 total, Sums sum, float row_scale, int row_sum) const {
-    const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
     if constexpr (MINIMA) {
+      const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
       total = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)sum), factor, total);
       return _mm512_fmadd_ps(minimum, _mm512_set1_ps(row_scale * static_cast<float>(row_sum)), total);
     } else {
-      const Sums exact = sum - zero * row_sum;
-      return _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)exact), factor, total);
+      return add_exact(total, sum - zero * row_sum, row_scale);
     }
+  }
+
+  // The same where the products with the zero are out of the sum.
+  __m512 add_exact(__m512 total, Sums exact, float row_scale) const {
+    const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)exact), factor, total);
   }
 
  private:
@@ -97,10 +102,25 @@ inline void fetch_ahead(const uint8_t* codes, int lines) {
 namespace penstock {
 
 // [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
-template <int R, Kind KIND, bool MINIMA, Storage STORAGE = Storage::BYTES>
+// Rows of so many groups have room on the stack for what their sums are worth, times one zero.
+constexpr int ONE_ZERO_GROUPS = 192;
+
+// Whether all columns of a panel have one zero in all of so many groups, as those of Q4_0 and Q8_0 have.
+inline bool has_one_zero(const uint8_t* zeros, int groups) {
+  return groups <= ONE_ZERO_GROUPS &&
+         std::memcmp(zeros, zeros + 1, static_cast<size_t>(groups) * PANEL - 1) == 0;
+}
+
+template <int R, Kind KIND, bool MINIMA, Storage STORAGE = Storage::BYTES, bool ONE_ZERO = false>
 void multiply_quantized(const QuantizedRows& rows, QuantizedPanel panel, int group, float* tile) {
   constexpr bool UNPACKED = STORAGE != Storage::BYTES;
   alignas(64) uint8_t unpacked[UNPACKED ? LONGEST_PACKED_GROUP * PANEL : 64];
+  alignas(64) int zero_sums[ONE_ZERO ? R * ONE_ZERO_GROUPS : LANES];
+  if constexpr (ONE_ZERO)
+    for (int at = 0; at < R * rows.groups; at += LANES) {
+      const __m512i sums = _mm512_maskz_loadu_epi32(first_lanes(R * rows.groups - at), rows.sums + at);
+      _mm512_store_si512(zero_sums + at, _mm512_mullo_epi32(sums, _mm512_set1_epi32(panel.zeros[0])));
+    }
   __m512 total[R][2];
   clear<R>(total);
   for (int g = 0; g < rows.groups; ++g) {
@@ -115,17 +135,25 @@ void multiply_quantized(const QuantizedRows& rows, QuantizedPanel panel, int gro
     add_group<R, KIND, UNPACKED>(rows, g * group, codes, group, sum);
     panel.codes.data += group * PANEL * bits_in(STORAGE) / 8 / COLUMNS_PER_BYTE<KIND>;
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const GroupScales<MINIMA> scales(panel, half);
+    for (int first = 0; first < 2; first += VECTORS_AT_ONCE) {
+      const GroupScales<MINIMA> scales[] = {{panel, first}, {panel, first + VECTORS_AT_ONCE - 1}};
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r)
-        if constexpr (KIND == Kind::INT4 && MINIMA)
-          total[r][half] =
-              scales.add_with_minimum(total[r][half], sum[r][half], rows.scales[r * rows.groups + g],
-                                      rows.offsets[2 * (r * rows.groups + g) + 1]);
-        else
-          total[r][half] = scales.add(total[r][half], sum[r][half], rows.scales[r * rows.groups + g],
-                                      rows.sums[r * rows.groups + g]);
+      for (int r = 0; r < R; ++r) {
+        const int group_at = r * rows.groups + g;
+#pragma GCC unroll 2
+        for (int each = 0; each < VECTORS_AT_ONCE; ++each) {
+          __m512& at = total[r][first + each];
+          if constexpr (KIND == Kind::INT4 && MINIMA)
+            at = scales[each].add_with_minimum(at, sum[r][first + each], rows.scales[group_at],
+                                               rows.offsets[2 * group_at + 1]);
+          else if constexpr (ONE_ZERO)
+            at = scales[each].add_exact(at,
+                                        sum[r][first + each] - Sums(_mm512_set1_epi32(zero_sums[group_at])),
+                                        rows.scales[group_at]);
+          else
+            at = scales[each].add(at, sum[r][first + each], rows.scales[group_at], rows.sums[group_at]);
+        }
+      }
     }
     panel.next_group<MINIMA>();
   }

@@ -19,6 +19,8 @@ from tests.support.random_linear import FORMATS, QUANTIZED, exact_product, exact
 
 SHAPES = [(1, 1), (3, 2), (32, 64), (33, 65), (97, 130), (70, 257)]  # (out, in)
 PAGE_BYTES = mmap.PAGESIZE
+ONE_ZERO_GROUPS = 192
+"""The most groups of a row whose sums are multiplied by a panel's one zero beforehand."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def kernels() -> ctypes.CDLL:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("num_rows", [1, 2, 7, 12, 13, 40])
+@pytest.mark.parametrize("num_rows", [1, 2, 4, 7, 12, 13, 40])
 def test_products_equal_torch(kernels: ctypes.CDLL, kind: str, shape: tuple[int, int], num_rows: int) -> None:
     linear = random_linear(kind, *shape)
     rows = torch.randn(num_rows, shape[1], generator=torch.Generator().manual_seed(num_rows))
@@ -46,6 +48,27 @@ def test_every_group_size_equals_torch(kernels: ctypes.CDLL, kind: str, group: i
     linear = random_linear(kind, 40, 300, group=group)
     rows = torch.randn(9, 300, generator=torch.Generator().manual_seed(group))
     torch.testing.assert_close(NativeLinear.pack(kernels, linear)(rows), linear(rows), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [5, ONE_ZERO_GROUPS, ONE_ZERO_GROUPS + 1])
+@pytest.mark.parametrize("num_rows", [3, 4, 13])
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_one_zero_for_all_columns_gives_what_zeros_of_their_own_give(
+    kernels: ctypes.CDLL, kind: str, num_rows: int, groups: int
+) -> None:
+    width = 16 * groups
+    one = random_linear(kind, 64, width, group=16)
+    assert isinstance(one, QuantLinear)
+    one.zeros[:32] = 2 ** (one.bits - 1)  # the first of two panels
+    mixed = random_linear(kind, 64, width, group=16)
+    assert isinstance(mixed, QuantLinear)
+    mixed.zeros[:32] = one.zeros[:32]
+    mixed.zeros[31] += 1
+    rows = torch.randn(num_rows, width, generator=torch.Generator().manual_seed(groups))
+    ours, others = NativeLinear.pack(kernels, one)(rows), NativeLinear.pack(kernels, mixed)(rows)
+    assert torch.equal(ours[:, :31], others[:, :31])
+    assert torch.equal(ours[:, 32:], others[:, 32:])
+    torch.testing.assert_close(ours, exact_product(one, rows), rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("num_rows", [1, 9])
