@@ -46,7 +46,7 @@ NAMESPACE = "-Dpenstock=penstock{}"
 # GCC takes vectors that loops write for unwritten ones, and tells how it hands over structures with vectors.
 WARNINGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
 
-# Python's own sources need -fwrapv and hand it on; here it costs 4 to 9 % of a product, and nothing wraps.
+# Python's own sources need -fwrapv and hand it on; here it costs 2 to 9 % of a product, and nothing wraps.
 NO_WRAPPING = "-fno-wrapv"
 
 CODEC = "shared/http2/codec"
