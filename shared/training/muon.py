@@ -25,7 +25,7 @@ EPSILON = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices alone."""
+    """Step matrices; other parameters have another optimizer."""
 
     def __init__(self, matrices: Iterable[nn.Parameter], rate: float, weight_decay: float) -> None:
         super().__init__(matrices, {"lr": rate, "weight_decay": weight_decay})

@@ -32,8 +32,8 @@ MAX_ANSWER_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """How long the answers are that a run learns from, and what is noted beside their tokens: the `top` most
-    likely ones, and the target's states after `tap_layers`."""
+    """Say what a run learns from: answers of so many tokens, beside each the `top` most likely ones, and the
+    target's states after `tap_layers`."""
 
     answer_tokens: int
     top: int = 0

@@ -93,7 +93,7 @@ refusals.REFUSED_FOR_S = {refused_for_s!r}
 prober.HUNG_AFTER_PROBES = {hung_after_probes!r}
 prober.PROBE_EVERY_S = prober.PROBE_TIMEOUT_S = {probe_s!r}
 COMMANDS = {commands!r}
-FORKED = {{"module": "service", "preload": "shared.bus"}} if {forked!r} else {{}}
+FORKED = {{"module": "service", "preload": ("shared.bus",)}} if {forked!r} else {{}}
 
 def plan(options, **addresses):
     for spec in plan_instances(options, **addresses):

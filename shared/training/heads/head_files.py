@@ -55,7 +55,7 @@ def check_head(folder: Path, shape: HeadShape, target_digest: str) -> None:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise NotFound(f"{folder} has no {CONFIG_FILE}; name the directory of a draft head") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path} is damaged ({error}); name another draft head") from error
     if found != _config_of(shape, target_digest):
         raise InvalidRequest(
