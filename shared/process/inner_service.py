@@ -52,6 +52,9 @@ class InnerService(Service[C]):
         loop = asyncio.get_running_loop()
         loop.call_soon(self._outer.begin_drain, patience_s, context=self._outer_context)
 
+    def bound_end(self) -> None:
+        """Leave that to the outer one, which ends with this one and is bounded."""
+
     async def open(self) -> None:
         await super().open()
         self.bus.join(self._near, self.role)

@@ -223,6 +223,10 @@ class Service(Generic[C]):
         await self.bus.lost.wait()
         self.stopping.set()
 
+    def bound_end(self) -> None:
+        """End the process by force where the end that begins now does not come in time."""
+        _force_exit_after(self.drain_s + EXIT_GRACE_S)
+
     def _activities(self) -> Iterator[Activity]:
         yield self._loop
         yield from self.supervisor.activities()
@@ -310,7 +314,7 @@ async def run_body(service: Service[C], body: Body[C]) -> None:
     watch = start_task(service.supervisor.run_until(service.stopping), name="watch")
     try:
         await asyncio.wait([body_task, watch], return_when=asyncio.FIRST_COMPLETED)
-        _force_exit_after(service.drain_s + EXIT_GRACE_S)
+        service.bound_end()
         if service.running or body_task.done():
             await body_task
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -177,3 +178,12 @@ async def test_what_keeps_it_from_being_ready_is_what_the_gateway_says(
 
 def opened() -> Open:
     return Open(GATEWAY, pack_ids([]), pack_ids([]), 0, 0, (), decode=DECODE)
+
+
+async def test_its_end_sets_no_clock_that_ends_the_process(world: World) -> None:
+    """The outer one's end is bounded; a second bound outlives both where the process goes on, as here."""
+    before = set(threading.enumerate())
+    world.outer.drained.set()
+    world.outer.service.begin_drain()
+    await world.life
+    assert [each for each in set(threading.enumerate()) - before if isinstance(each, threading.Timer)] == []
