@@ -61,7 +61,7 @@ def text_of(text: str) -> Text:
 
 @pytest.fixture
 async def heard(nats_url: str) -> AsyncIterator[list[str]]:
-    """What a server hears that is for either, or an answer."""
+    """Return what a server hears that is for either, or an answer."""
     subjects: list[str] = []
     client = await nats.connect(nats_url)
 

@@ -253,7 +253,7 @@ def test_a_head_of_another_size_or_no_head_at_all_is_not_begun_with(
     assert main(head_command(tied, out, data, "--begin-with", str(head), "--layers", "2")) == 2
     assert f"{head} is no draft head of this target and size" in capsys.readouterr().err
     assert main(head_command(tied, out, data, "--begin-with", str(tmp_path / "nothing"))) == 2
-    assert "has no config.json; name the directory of a draft head" in capsys.readouterr().err
+    assert "has no config.json; give the directory of a draft head" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main([*head_command(tied, out, data, "--begin-with", str(head)), "--kind", "draft"])
     assert "give --kind head with it, or leave it out" in capsys.readouterr().err

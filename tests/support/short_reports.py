@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 UNSAID = {"unsaid": True}
-"""What stands for a report that nobody is told of."""
+"""The stand-in for a report that nobody is told of."""
 
 
 class ShortReports:

@@ -101,7 +101,6 @@ inline void fetch_ahead(const uint8_t* codes, int lines) {
 
 namespace penstock {
 
-// [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
 // Rows of so many groups have room on the stack for what their sums are worth, times one zero.
 constexpr int ONE_ZERO_GROUPS = 192;
 
@@ -111,6 +110,7 @@ inline bool has_one_zero(const uint8_t* zeros, int groups) {
          std::memcmp(zeros, zeros + 1, static_cast<size_t>(groups) * PANEL - 1) == 0;
 }
 
+// [R, 32] of a quantized linear: per group exact integer sums, then scaled and added up in fp32.
 template <int R, Kind KIND, bool MINIMA, Storage STORAGE = Storage::BYTES, bool ONE_ZERO = false>
 void multiply_quantized(const QuantizedRows& rows, QuantizedPanel panel, int group, float* tile) {
   constexpr bool UNPACKED = STORAGE != Storage::BYTES;

@@ -56,7 +56,7 @@ class HeadRun:
         self._shape = plan_head(self._config, options.layers, options.hidden)
         self._begin = options.begin_with
         if self._begin is not None:
-            check_head(self._begin, self._shape, checkpoint_digest(options.model))
+            check_head(self._begin, self._shape, self._config, checkpoint_digest(options.model))
         self._target = load_model(options.model).to(product_type()).requires_grad_(False)
         lessons = Lessons(HEAD_ANSWER_TOKENS, tap_layers=self._shape.tap_layers)
         self.taught = Distillation(options, self._config, repr(self._shape), lessons, tell)

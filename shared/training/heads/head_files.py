@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from shared.engine.draft_head.config import CONFIG_FILE, MODEL_TYPE, WEIGHTS_FILE
-from shared.errors import InvalidRequest, NotFound
+from shared.engine.draft_head.config import (
+    CONFIG_FILE,
+    MODEL_TYPE,
+    WEIGHTS_FILE,
+    DraftHeadConfig,
+    load_draft_head_config,
+)
+from shared.engine.loading.model_config import ModelConfig
+from shared.errors import InvalidRequest
 from shared.files.atomic_write import write_file
 from shared.training.heads.draft_head import DraftHead
 from shared.training.heads.head_shape import HeadShape
@@ -23,15 +29,8 @@ def write_head(head: DraftHead, folder: Path, target_digest: str) -> None:
 
     `target_digest` is of the checkpoint that it drafts for.
     """
-    config = _config_of(head.shape, target_digest)
-    tensors = {name: value.detach().bfloat16().contiguous() for name, value in head.named_parameters()}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / WEIGHTS_FILE, {**tensors, "ids": head.ids.contiguous()}, {"format": "pt"})
-    write_file(folder / CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())
-
-
-def _config_of(shape: HeadShape, target_digest: str) -> dict[str, Any]:
-    return {
+    shape = head.shape
+    config = {
         "model_type": MODEL_TYPE,
         "target": {
             "digest": target_digest,
@@ -45,19 +44,27 @@ def _config_of(shape: HeadShape, target_digest: str) -> dict[str, Any]:
         "draft_vocab_size": shape.draft_vocab_size,
         "rms_norm_eps": shape.rms_norm_eps,
     }
+    tensors = {name: value.detach().bfloat16().contiguous() for name, value in head.named_parameters()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / WEIGHTS_FILE, {**tensors, "ids": head.ids.contiguous()}, {"format": "pt"})
+    write_file(folder / CONFIG_FILE, (json.dumps(config, indent=2) + "\n").encode())
 
 
-def check_head(folder: Path, shape: HeadShape, target_digest: str) -> None:
+def check_head(folder: Path, shape: HeadShape, target: ModelConfig, target_digest: str) -> None:
     """Raises NotFound where `folder` has no draft head, InvalidRequest where it is of another target or
     size."""
-    path = folder / CONFIG_FILE
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise NotFound(f"{folder} has no {CONFIG_FILE}; name the directory of a draft head") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path} is damaged ({error}); name another draft head") from error
-    if found != _config_of(shape, target_digest):
+    wanted = DraftHeadConfig(
+        target_digest,
+        shape.vocab_size,
+        shape.target_size,
+        shape.hidden_size,
+        shape.intermediate_size,
+        shape.num_blocks,
+        shape.tap_layers,
+        shape.draft_vocab_size,
+        shape.rms_norm_eps,
+    )
+    if load_draft_head_config(folder, target) != wanted:
         raise InvalidRequest(
             f"{folder} is no draft head of this target and size; name one that is, or begin without"
         )

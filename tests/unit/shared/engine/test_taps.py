@@ -73,7 +73,7 @@ def test_invariant_5_a_row_has_the_same_taps_among_others_and_the_logits_that_it
 @pytest.mark.parametrize("backend", BACKENDS)
 @torch.inference_mode()
 def test_completions_carry_the_states_that_their_tokens_were_drawn_from(backend: str, tmp_path: Path) -> None:
-    """Of more prompts than have room at once, in chunks, some of them computed again."""
+    """More prompts than have room at once come in chunks, and some of them are computed again."""
     folder = FAMILIES["llama"](tmp_path)
     llm = LLM(folder, threads=1, backend=backend, max_sequences=3, kv_blocks=10, max_batch_tokens=24)
     params = [

@@ -1,4 +1,4 @@
-"""What matrices are multiplied in follows the CPU."""
+"""Matrices are multiplied in the type that the CPU is fast in."""
 
 from __future__ import annotations
 
